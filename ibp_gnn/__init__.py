@@ -1,0 +1,1 @@
+"""ibp_gnn: losslessly compressed node features for DGL."""
