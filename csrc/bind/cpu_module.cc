@@ -1,0 +1,127 @@
+// ibp_gnn._cpu: checks shapes, releases the GIL, calls. Value checks that need a person's message are in Python.
+#include <nanobind/stl/string.h>
+
+#include "bind/ndarrays.h"
+#include "core/ibp_tables.h"
+#include "cpu/ibp_rows.h"
+
+namespace ibp {
+namespace {
+
+template <typename T>
+using CpuVector = Vector<T, nb::device::cpu>;
+template <typename T>
+using CpuMatrix = Matrix<T, nb::device::cpu>;
+using NoGil = nb::gil_scoped_release;
+
+IbpCodec BindCodec(const CpuVector<const uint8_t>& mask, const CpuVector<const uint8_t>& bitval, int64_t chunk_bits) {
+  CheckEqual("bitval bytes", Length(mask), Length(bitval));
+  return MakeIbpCodec(mask.data(), bitval.data(), Length(mask), chunk_bits);
+}
+
+void BindTables(const CpuVector<const uint8_t>& mask, const CpuVector<const uint8_t>& bitval, int64_t chunk_bits,
+                const CpuMatrix<uint32_t>& tables) {
+  CheckEqual("bitval bytes", Length(mask), Length(bitval));
+  const IbpLayout layout = MakeIbpLayout(Length(mask), chunk_bits);
+  CheckInvariantBits(layout, mask.data(), bitval.data());
+  CheckEqual("tables", int64_t{kNumTables}, static_cast<int64_t>(tables.shape(0)));
+  CheckEqual("units", int64_t{NumUnits(layout.row_bytes)}, static_cast<int64_t>(tables.shape(1)));
+  MakeIbpTables(layout, mask.data(), bitval.data(), tables.data());
+}
+
+void BindCountOnes(const CpuMatrix<const uint8_t>& rows, const CpuVector<int64_t>& ones, int threads) {
+  CheckEqual("ones", 8 * static_cast<int64_t>(rows.shape(1)), Length(ones));
+  const NoGil no_gil;
+  CountOnes(rows.data(), Length(rows), static_cast<int64_t>(rows.shape(1)), ones.data(), threads);
+}
+
+void CheckRows(const IbpCodec& codec, const CpuMatrix<const uint8_t>& rows) {
+  CheckEqual("row_bytes", int64_t{codec.layout.row_bytes}, static_cast<int64_t>(rows.shape(1)));
+}
+
+void BindMeasure(const IbpCodec& codec, const CpuMatrix<const uint8_t>& rows, const CpuVector<int32_t>& payload_bytes,
+                 int threads, const std::string& path) {
+  CheckRows(codec, rows);
+  CheckEqual("payload_bytes", Length(rows), Length(payload_bytes));
+  const RowOps& ops = path.empty() ? SelectRowOps() : RowOpsByName(path.c_str());
+  const NoGil no_gil;
+  MeasureRows(codec, ops, rows.data(), Length(rows), payload_bytes.data(), threads);
+}
+
+void CheckSlots(const IbpCodec& codec, int64_t num_rows, int64_t slot_bytes, int64_t slots_length,
+                int64_t bitmask_length, int64_t overflow_length) {
+  const bool needs_index = slot_bytes < codec.layout.row_bytes;
+  CheckAtLeast("slot_bytes", needs_index ? int64_t{kOverflowIndexBytes} : int64_t{1}, slot_bytes);
+  if (slot_bytes > kMaxRowBytes) Throw<ArgumentError>("slot_bytes: want at most ", kMaxRowBytes, ", got ", slot_bytes);
+  CheckAtLeast("slots bytes, slack included", num_rows * slot_bytes + kSlackBytes, slots_length);
+  CheckAtLeast("bitmask bytes", BitmaskBytes(num_rows), bitmask_length);
+  CheckAtLeast("overflow bytes, slack included", kSlackBytes, overflow_length);
+}
+
+void BindEncode(const IbpCodec& codec, const CpuMatrix<const uint8_t>& rows, const CpuVector<const int64_t>& overflow_index,
+                const CpuVector<uint8_t>& slots, int64_t slot_bytes, const CpuVector<uint8_t>& bitmask,
+                const CpuVector<uint8_t>& overflow, int threads, const std::string& path) {
+  CheckRows(codec, rows);
+  const int64_t n = Length(rows);
+  CheckEqual("overflow_index", n, Length(overflow_index));
+  CheckSlots(codec, n, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
+  const int64_t overflow_rows = (Length(overflow) - kSlackBytes) / codec.layout.row_bytes;
+  for (int64_t i = 0; i < n; ++i) {
+    if (overflow_index.data()[i] >= overflow_rows) {
+      Throw<ArgumentError>("overflow_index: want below ", overflow_rows, ", got ", overflow_index.data()[i]);
+    }
+  }
+  const RowOps& ops = path.empty() ? SelectRowOps() : RowOpsByName(path.c_str());
+  const NoGil no_gil;
+  EncodeRows(codec, ops, rows.data(), n, overflow_index.data(),
+             {slots.data(), bitmask.data(), overflow.data(), static_cast<int32_t>(slot_bytes)}, threads);
+}
+
+void BindDecode(const IbpCodec& codec, const CpuVector<const uint8_t>& slots, int64_t slot_bytes,
+                const CpuVector<const uint8_t>& bitmask, const CpuVector<const uint8_t>& overflow, int64_t num_rows,
+                const CpuVector<const int64_t>& ids, const CpuMatrix<uint8_t>& out, int threads, const std::string& path) {
+  CheckSlots(codec, num_rows, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
+  CheckEqual("out rows", Length(ids), Length(out));
+  CheckEqual("out row_bytes", int64_t{codec.layout.row_bytes}, static_cast<int64_t>(out.shape(1)));
+  const RowOps& ops = path.empty() ? SelectRowOps() : RowOpsByName(path.c_str());
+  SlotRows rows{slots.data(), bitmask.data(), overflow.data(), num_rows,
+                (Length(overflow) - kSlackBytes) / codec.layout.row_bytes, static_cast<int32_t>(slot_bytes)};
+  const NoGil no_gil;
+  const int64_t bad = FirstBadId(ids.data(), Length(ids), num_rows);
+  if (bad >= 0) {
+    std::ostringstream message;
+    message << "ids: want 0 <= id < " << num_rows << ", got " << ids.data()[bad] << " at position " << bad;
+    throw std::out_of_range(message.str());
+  }
+  DecodeRows(codec, ops, rows, ids.data(), Length(ids), out.data(), threads);
+}
+
+}  // namespace
+
+NB_MODULE(_cpu, m) {
+  m.doc() = "CPU backend of ibp_gnn; use it through ibp_gnn.Codec and ibp_gnn.CompressedFeatureStore.";
+  BindErrors(m);
+  m.attr("FORMAT_VERSION") = kFormatVersion;
+  m.attr("SLACK_BYTES") = kSlackBytes;
+  m.attr("OVERFLOW_INDEX_BYTES") = kOverflowIndexBytes;
+  m.attr("NUM_TABLES") = kNumTables;
+  m.def("bitmask_bytes", &BitmaskBytes, nb::arg("num_rows"));
+  m.def("default_path", [] { return SelectRowOps().name; }, "Name of the code path that this CPU uses.");
+  nb::class_<IbpCodec>(m, "IbpCodec")
+      .def("__init__",
+           [](IbpCodec* self, const CpuVector<const uint8_t>& mask, const CpuVector<const uint8_t>& bitval,
+              int64_t chunk_bits) { new (self) IbpCodec(BindCodec(mask, bitval, chunk_bits)); },
+           nb::arg("mask"), nb::arg("bitval"), nb::arg("chunk_bits"))
+      .def_prop_ro("num_chunks", [](const IbpCodec& codec) { return codec.layout.num_chunks; });
+  m.def("make_tables", &BindTables, nb::arg("mask"), nb::arg("bitval"), nb::arg("chunk_bits"), nb::arg("tables"));
+  m.def("count_ones", &BindCountOnes, nb::arg("rows"), nb::arg("ones"), nb::arg("threads"));
+  m.def("measure", &BindMeasure, nb::arg("codec"), nb::arg("rows"), nb::arg("payload_bytes"), nb::arg("threads"),
+        nb::arg("path") = "");
+  m.def("encode", &BindEncode, nb::arg("codec"), nb::arg("rows"), nb::arg("overflow_index"), nb::arg("slots"),
+        nb::arg("slot_bytes"), nb::arg("bitmask"), nb::arg("overflow"), nb::arg("threads"), nb::arg("path") = "");
+  m.def("decode", &BindDecode, nb::arg("codec"), nb::arg("slots"), nb::arg("slot_bytes"), nb::arg("bitmask"),
+        nb::arg("overflow"), nb::arg("num_rows"), nb::arg("ids"), nb::arg("out"), nb::arg("threads"),
+        nb::arg("path") = "");
+}
+
+}  // namespace ibp

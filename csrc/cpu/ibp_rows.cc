@@ -1,0 +1,132 @@
+#include "cpu/ibp_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <mutex>
+
+#include "core/check.h"
+#include "cpu/parallel.h"
+
+namespace ibp {
+namespace {
+
+constexpr int64_t kRowsPerBitmaskWord = 32;
+
+// kSpread[b]: bit k of b in the low bit of byte k, so that eight counters are added at once.
+constexpr std::array<uint64_t, 256> MakeSpread() {
+  std::array<uint64_t, 256> spread{};
+  for (int b = 0; b < 256; ++b) {
+    for (int k = 0; k < 8; ++k) spread[b] |= static_cast<uint64_t>((b >> k) & 1) << (8 * k);
+  }
+  return spread;
+}
+constexpr std::array<uint64_t, 256> kSpread = MakeSpread();
+
+bool BitmaskBit(const uint8_t* bitmask, int64_t row) { return (bitmask[row >> 3] >> (row & 7)) & 1; }
+
+void PrefetchRow(const uint8_t* row, int32_t bytes) {
+  for (int32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+}
+
+}  // namespace
+
+void CountOnes(const uint8_t* rows, int64_t num_rows, int64_t row_bytes, int64_t* ones, int threads) {
+  std::fill_n(ones, 8 * row_bytes, int64_t{0});
+  std::mutex merge;
+  ParallelFor(num_rows, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {
+    std::vector<int64_t> mine(static_cast<size_t>(8 * row_bytes), 0);
+    std::vector<uint64_t> counters(static_cast<size_t>(row_bytes));
+    for (int64_t block = begin; block < end; block += 255) {  // a byte counter holds at most 255
+      std::fill(counters.begin(), counters.end(), 0);
+      for (int64_t row = block; row < std::min(end, block + 255); ++row) {
+        const uint8_t* bytes = rows + row * row_bytes;
+        for (int64_t i = 0; i < row_bytes; ++i) counters[static_cast<size_t>(i)] += kSpread[bytes[i]];
+      }
+      for (int64_t i = 0; i < row_bytes; ++i) {
+        for (int k = 0; k < 8; ++k) {
+          mine[static_cast<size_t>(8 * i + k)] += (counters[static_cast<size_t>(i)] >> (8 * k)) & 255;
+        }
+      }
+    }
+    const std::lock_guard<std::mutex> lock(merge);
+    for (int64_t k = 0; k < 8 * row_bytes; ++k) ones[k] += mine[static_cast<size_t>(k)];
+  });
+}
+
+void MeasureRows(const IbpCodec& codec, const RowOps& ops, const uint8_t* rows, int64_t num_rows,
+                 int32_t* payload_bytes, int threads) {
+  const int64_t row_bytes = codec.layout.row_bytes;
+  ParallelFor(num_rows, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {
+    std::vector<uint64_t> participation(static_cast<size_t>(codec.layout.num_chunks) / 64 + 1);
+    for (int64_t row = begin; row < end; ++row) {
+      payload_bytes[row] = ops.measure(codec, rows + row * row_bytes, participation.data());
+    }
+  });
+}
+
+void EncodeRows(const IbpCodec& codec, const RowOps& ops, const uint8_t* rows, int64_t num_rows,
+                const int64_t* overflow_index, const MutableSlots& out, int threads) {
+  const int32_t row_bytes = codec.layout.row_bytes;
+  std::memset(out.bitmask, 0, static_cast<size_t>(BitmaskBytes(num_rows)));
+  // Whole bitmask words per thread, so that no two threads write the same byte.
+  ParallelFor(num_rows, kRowsPerBitmaskWord, row_bytes, threads, [&](int64_t begin, int64_t end) {
+    std::vector<uint64_t> participation(static_cast<size_t>(codec.layout.num_chunks) / 64 + 1);
+    for (int64_t row = begin; row < end; ++row) {
+      const uint8_t* source = rows + row * row_bytes;
+      uint8_t* slot = out.slots + row * out.slot_bytes;
+      std::memset(slot, 0, static_cast<size_t>(out.slot_bytes));
+      const int32_t payload_bytes = ops.measure(codec, source, participation.data());
+      if (payload_bytes < row_bytes && payload_bytes <= out.slot_bytes) {
+        ops.encode(codec, source, participation.data(), slot, payload_bytes);
+        out.bitmask[row >> 3] |= static_cast<uint8_t>(1 << (row & 7));
+      } else if (out.slot_bytes >= row_bytes) {
+        std::memcpy(slot, source, static_cast<size_t>(row_bytes));
+      } else {
+        const uint32_t index = static_cast<uint32_t>(overflow_index[row]);
+        std::memcpy(slot, &index, kOverflowIndexBytes);
+        std::memcpy(out.overflow + static_cast<int64_t>(index) * row_bytes, source, static_cast<size_t>(row_bytes));
+      }
+    }
+  });
+}
+
+void DecodeRows(const IbpCodec& codec, const RowOps& ops, const SlotRows& rows, const int64_t* ids, int64_t num_ids,
+                uint8_t* out, int threads) {
+  constexpr int64_t kPrefetchDistance = 4;
+  const int32_t row_bytes = codec.layout.row_bytes;
+  const int32_t touched_bytes = std::min(rows.slot_bytes, row_bytes);
+  ParallelFor(num_ids, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (i + kPrefetchDistance < end) {
+        PrefetchRow(rows.slots + ids[i + kPrefetchDistance] * rows.slot_bytes, touched_bytes);
+      }
+      const uint8_t* slot = rows.slots + ids[i] * rows.slot_bytes;
+      uint8_t* row = out + i * row_bytes;
+      if (BitmaskBit(rows.bitmask, ids[i])) {
+        if (!ops.decode(codec, slot, rows.slot_bytes, row)) {
+          Throw<FormatError>("row ", ids[i], ": want a payload of at most ", rows.slot_bytes,
+                             " bytes, got participation bits that ask for more");
+        }
+      } else if (rows.slot_bytes >= row_bytes) {
+        std::memcpy(row, slot, static_cast<size_t>(row_bytes));
+      } else {
+        uint32_t index;
+        std::memcpy(&index, slot, kOverflowIndexBytes);
+        if (index >= rows.num_overflow) {
+          Throw<FormatError>("row ", ids[i], ": want an overflow index below ", rows.num_overflow, ", got ", index);
+        }
+        std::memcpy(row, rows.overflow + static_cast<int64_t>(index) * row_bytes, static_cast<size_t>(row_bytes));
+      }
+    }
+  });
+}
+
+int64_t FirstBadId(const int64_t* ids, int64_t num_ids, int64_t num_rows) {
+  for (int64_t i = 0; i < num_ids; ++i) {
+    if (static_cast<uint64_t>(ids[i]) >= static_cast<uint64_t>(num_rows)) return i;
+  }
+  return -1;
+}
+
+}  // namespace ibp

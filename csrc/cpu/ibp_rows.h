@@ -1,0 +1,46 @@
+// The CPU backend: many rows at a time, multi-threaded. Callers own all memory.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/ibp_codec.h"
+#include "cpu/row_ops.h"
+
+namespace ibp {
+
+// Rows in the slot format of core/format.h, in CPU memory. Buffers end with kSlackBytes readable bytes.
+struct SlotRows {
+  const uint8_t* slots = nullptr;
+  const uint8_t* bitmask = nullptr;
+  const uint8_t* overflow = nullptr;
+  int64_t num_rows = 0;
+  int64_t num_overflow = 0;
+  int32_t slot_bytes = 0;
+};
+
+struct MutableSlots {
+  uint8_t* slots = nullptr;     // num_rows * slot_bytes, written completely
+  uint8_t* bitmask = nullptr;   // BitmaskBytes(num_rows), written completely
+  uint8_t* overflow = nullptr;  // rows overflow_index[i], for rows that need one
+  int32_t slot_bytes = 0;
+};
+
+// ones[k] = how many of the rows have bit k set; ones holds 8 * row_bytes counters.
+void CountOnes(const uint8_t* rows, int64_t num_rows, int64_t row_bytes, int64_t* ones, int threads);
+
+// payload_bytes[i] = length of row i's payload, whether or not it is shorter than the row.
+void MeasureRows(const IbpCodec& codec, const RowOps& ops, const uint8_t* rows, int64_t num_rows,
+                 int32_t* payload_bytes, int threads);
+
+// overflow_index: [num_rows], read for rows that go to the overflow area.
+void EncodeRows(const IbpCodec& codec, const RowOps& ops, const uint8_t* rows, int64_t num_rows,
+                const int64_t* overflow_index, const MutableSlots& out, int threads);
+
+// out: [num_ids, row_bytes]; ids must lie in [0, rows.num_rows). Throws FormatError if a row is damaged.
+void DecodeRows(const IbpCodec& codec, const RowOps& ops, const SlotRows& rows, const int64_t* ids, int64_t num_ids,
+                uint8_t* out, int threads);
+
+// Position of the first id outside [0, num_rows), or -1.
+int64_t FirstBadId(const int64_t* ids, int64_t num_ids, int64_t num_rows);
+
+}  // namespace ibp

@@ -1,0 +1,258 @@
+"""The fitted codec: which bits of a row are invariant, and rows to compressed rows and back, on CPU or CUDA."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import _native, backend
+from .compressed_rows import CompressedRows
+from .ibp_fit import fit_invariant_bits
+from .rows import as_ids, as_tensor, check_row_shape, num_values, prepare_out, resolve_device, to_bytes
+
+CODECS = ("ibp",)
+_WORD_BITS = (8, 16, 32, 64)
+
+
+@dataclasses.dataclass(frozen=True)
+class CodecReport:
+    """What a codec makes of some rows; every byte of metadata is counted."""
+
+    codec: str
+    num_rows: int
+    raw_bytes: int
+    payload_bytes: int
+    metadata_bytes: int
+    bits_per_value: float
+    savings: float
+    compressed_share: float
+    payload_percentiles: dict[str, int]
+
+
+class Codec:
+    """A fitted codec "ibp" for rows of one dtype and shape. Made by `Codec.fit`; immutable; picklable.
+
+    mask: [words] unsigned integers of word_bits bits; 1 = the bit is invariant in this column.
+    bitval: [words], the invariant bits' values; 0 where mask is 0.
+    threshold: the share of sampled rows that agree on every bit of mask.
+    words_per_chunk: words that share one participation bit.
+    """
+
+    def __init__(
+        self,
+        *,
+        dtype: torch.dtype,
+        row_shape: tuple[int, ...],
+        mask_bytes: np.ndarray,
+        bitval_bytes: np.ndarray,
+        word_bits: int,
+        words_per_chunk: int,
+        threshold: float,
+    ) -> None:
+        """mask_bytes, bitval_bytes: uint8 [row_bytes]. Raises ValueError on inconsistent parts."""
+        self.kind = "ibp"
+        self.dtype = dtype
+        self.row_shape = tuple(row_shape)
+        self.word_bits = word_bits
+        self.words_per_chunk = words_per_chunk
+        self.threshold = threshold
+        self.row_bytes = num_values(self.row_shape) * dtype.itemsize
+        self.mask_bytes = np.ascontiguousarray(mask_bytes, dtype=np.uint8)
+        self.bitval_bytes = np.ascontiguousarray(bitval_bytes, dtype=np.uint8)
+        _check_chunk(word_bits, words_per_chunk)
+        if self.mask_bytes.shape != (self.row_bytes,):
+            raise ValueError(f"mask_bytes: want [{self.row_bytes}], got {list(self.mask_bytes.shape)}")
+        _ = self.native  # refuses a bitval that does not go with its mask
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("native", "_tables")}
+
+    def __repr__(self) -> str:
+        return (
+            f"Codec({self.kind!r}, {self.dtype}, row_shape={self.row_shape}, word_bits={self.word_bits}, "
+            f"words_per_chunk={self.words_per_chunk}, threshold={self.threshold})"
+        )
+
+    @classmethod
+    def fit(
+        cls,
+        rows: Any,
+        *,
+        codec: str = "ibp",
+        word_bits: int | None = None,
+        words_per_chunk: int | None = None,
+        threshold: float | None = None,
+        max_rows: int | None = None,
+        seed: int = 0,
+    ) -> Codec:
+        """rows: [n, *row_shape] tensor (CPU or CUDA), NumPy array or memmap, n >= 1; at most max_rows of them
+        (None: 16384, fewer if they are long), drawn with `seed`, are looked at, on their own device.
+
+        word_bits (8, 16, 32, 64), words_per_chunk (a power of two) and threshold (0.5 to 1): None means the value
+        with the smallest compressed size of the sample. Raises TypeError and ValueError on bad arguments.
+        """
+        if codec not in CODECS:
+            raise ValueError(f"codec: want one of {list(CODECS)}, got {codec!r}")
+        if word_bits is not None and word_bits not in _WORD_BITS:
+            raise ValueError(f"word_bits: want one of {list(_WORD_BITS)}, got {word_bits!r}")
+        if words_per_chunk is not None:
+            _check_chunk(word_bits or 8, words_per_chunk)
+        if threshold is not None and not 0.5 <= threshold <= 1:
+            raise ValueError(f"threshold: want 0.5 to 1, got {threshold!r}")
+        if max_rows is not None and max_rows < 1:
+            raise ValueError(f"max_rows: want at least 1, got {max_rows!r}")
+        sample = _sample(rows, max_rows, seed)
+        value_bits = 8 * sample.dtype.itemsize
+        fitted = fit_invariant_bits(to_bytes(sample), value_bits, word_bits, words_per_chunk, threshold)
+        return cls(dtype=sample.dtype, row_shape=tuple(sample.shape[1:]), **dataclasses.asdict(fitted))
+
+    @functools.cached_property
+    def native(self) -> Any:
+        """The CPU extension's form of this codec."""
+        return _native.cpu.IbpCodec(self.mask_bytes, self.bitval_bytes, self.chunk_bits)
+
+    @property
+    def chunk_bits(self) -> int:
+        return self.word_bits * self.words_per_chunk
+
+    @property
+    def mask(self) -> np.ndarray:
+        return self._as_words(self.mask_bytes)
+
+    @property
+    def bitval(self) -> np.ndarray:
+        return self._as_words(self.bitval_bytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of metadata that decoding needs, whatever the number of rows."""
+        return self.mask_bytes.nbytes + self.bitval_bytes.nbytes
+
+    def check_rows(self, rows: torch.Tensor) -> None:
+        """Raises ValueError unless rows are [n, *row_shape] of this codec's dtype."""
+        if tuple(rows.shape[1:]) != self.row_shape or rows.ndim == 0 or rows.dtype != self.dtype:
+            wanted = f"[n{''.join(f', {size}' for size in self.row_shape)}] {self.dtype}"
+            raise ValueError(f"rows: want {wanted}, got {list(rows.shape)} {rows.dtype}")
+
+    def measure(self, rows: Any) -> torch.Tensor:
+        """rows: [n, *row_shape] on CPU or CUDA. Returns int32 [n] on the same device: each payload's length in
+        bytes, also where it is not shorter than the row."""
+        tensor = as_tensor(rows)
+        self.check_rows(tensor)
+        return backend.measure(self, to_bytes(tensor))
+
+    def compress(self, rows: Any, *, slot_bytes: int | None = None) -> CompressedRows:
+        """rows: [n, *row_shape] tensor (CPU or CUDA, any strides) or NumPy array, n >= 0.
+
+        slot_bytes: 4 or more, or at least row_bytes; None means the smallest total of slots and overflow.
+        Returns the compressed rows on the rows' device. Raises TypeError and ValueError on bad arguments.
+        """
+        tensor = as_tensor(rows)
+        self.check_rows(tensor)
+        row_bytes = to_bytes(tensor)
+        payload_bytes = backend.measure(self, row_bytes)
+        if slot_bytes is None:
+            slot_bytes = best_slot_bytes(payload_histogram(payload_bytes, self.row_bytes), self.row_bytes)
+        spills = self.spills(payload_bytes, slot_bytes)
+        out = CompressedRows.empty(len(row_bytes), self.row_bytes, slot_bytes, int(spills.sum()), tensor.device)
+        backend.encode(self, row_bytes, torch.cumsum(spills, 0) - 1, out)
+        return out
+
+    def decompress(
+        self, compressed: CompressedRows, ids: Any = None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """ids: [n] int32/int64, None means all rows in order. Returns [n, *row_shape] on the device of
+        `compressed`, on its current stream. Raises IndexError for an id out of range and FormatError for a damaged
+        row; on CUDA this call waits for the result to be able to."""
+        if compressed.row_bytes != self.row_bytes:
+            raise ValueError(f"compressed rows: want {self.row_bytes} bytes per row, got {compressed.row_bytes}")
+        if ids is None:
+            ids = torch.arange(compressed.num_rows, device=compressed.device)
+        ids = as_ids(ids).to(compressed.device)
+        out = prepare_out(out, (len(ids), *self.row_shape), self.dtype, compressed.device)
+        backend.decode_on_cpu(self, compressed, ids, to_bytes(out))
+        return out
+
+    def report(self, rows: Any) -> CodecReport:
+        """What these rows ([n, *row_shape], n >= 1) cost with this codec: payloads of their own length, raw rows
+        where a payload would not be shorter, one bitmask bit per row, mask and bitval."""
+        lengths = self.measure(rows)
+        if len(lengths) == 0:
+            raise ValueError("rows: want at least 1 row to report on, got 0")
+        stored = lengths.clamp(max=self.row_bytes).to(torch.int64)
+        payload, raw = int(stored.sum()), len(stored) * self.row_bytes
+        metadata = _native.cpu.bitmask_bytes(len(stored)) + self.nbytes
+        cuts = (0, 0.05, 0.5, 0.95, 1)
+        ordered = torch.sort(stored).values
+        percentiles = {f"p{round(100 * cut)}": int(ordered[round(cut * (len(ordered) - 1))]) for cut in cuts}
+        return CodecReport(
+            codec=self.kind,
+            num_rows=len(stored),
+            raw_bytes=raw,
+            payload_bytes=payload,
+            metadata_bytes=metadata,
+            bits_per_value=8 * (payload + metadata) / (len(stored) * num_values(self.row_shape)),
+            savings=1 - (payload + metadata) / raw,
+            compressed_share=float((lengths < self.row_bytes).double().mean()),
+            payload_percentiles=percentiles,
+        )
+
+    def spills(self, payload_bytes: torch.Tensor, slot_bytes: int) -> torch.Tensor:
+        """bool [n]: which rows go to the overflow area with slots of this length."""
+        if slot_bytes >= self.row_bytes:
+            return torch.zeros_like(payload_bytes, dtype=torch.bool)
+        return payload_bytes > slot_bytes
+
+    def _as_words(self, row: np.ndarray) -> np.ndarray:
+        word_bytes = self.word_bits // 8
+        padded = np.zeros(-(-self.row_bytes // word_bytes) * word_bytes, np.uint8)
+        padded[: self.row_bytes] = row
+        return padded.view(f"<u{word_bytes}")
+
+
+def payload_histogram(payload_bytes: torch.Tensor, row_bytes: int) -> torch.Tensor:
+    """payload_bytes: int32 [n]. Returns int64 [row_bytes + 1] on the CPU: rows per payload length; lengths of
+    row_bytes or more, which are stored raw, share the last count."""
+    return torch.bincount(payload_bytes.clamp(max=row_bytes), minlength=row_bytes + 1).cpu()
+
+
+def best_slot_bytes(histogram: torch.Tensor, row_bytes: int, align: int = 4) -> int:
+    """The slot length, a multiple of `align` below row_bytes or row_bytes itself, for which slots and overflow rows
+    take the fewest bytes. histogram: from `payload_histogram`."""
+    counts = histogram.numpy().astype(np.int64)
+    num_rows, fitting = int(counts.sum()), np.cumsum(counts)
+    lengths = np.append(np.arange(max(align, 4), row_bytes, align), row_bytes)
+    overflow = np.where(lengths < row_bytes, num_rows - fitting[lengths], 0)
+    return int(lengths[np.argmin(num_rows * lengths + overflow * row_bytes)])
+
+
+def _check_chunk(word_bits: int, words_per_chunk: int) -> None:
+    if word_bits not in _WORD_BITS:
+        raise ValueError(f"word_bits: want one of {list(_WORD_BITS)}, got {word_bits!r}")
+    if not isinstance(words_per_chunk, int) or words_per_chunk < 1 or words_per_chunk & (words_per_chunk - 1):
+        raise ValueError(f"words_per_chunk: want a power of two, got {words_per_chunk!r}")
+
+
+def _sample(rows: Any, max_rows: int | None, seed: int) -> torch.Tensor:
+    """At most max_rows rows in their order, so that a memmap is read forwards."""
+    if not isinstance(rows, (np.ndarray, torch.Tensor)):
+        as_tensor(rows)  # raises
+    check_row_shape(tuple(rows.shape))
+    if len(rows) == 0:
+        raise ValueError(f"rows: want at least 1 row to fit a codec, got shape {list(rows.shape)}")
+    if max_rows is None:
+        row_bytes = num_values(tuple(rows.shape[1:])) * rows.dtype.itemsize
+        max_rows = min(16384, max(1024, (32 << 20) // row_bytes))
+    if len(rows) <= max_rows:
+        return as_tensor(rows)
+    picked = np.sort(np.random.default_rng(seed).choice(len(rows), max_rows, replace=False))
+    if isinstance(rows, torch.Tensor):
+        return as_tensor(rows.detach()[torch.from_numpy(picked).to(rows.device)])
+    return as_tensor(rows[picked])
+
+
+__all__ = ["CODECS", "Codec", "CodecReport", "best_slot_bytes", "payload_histogram", "resolve_device"]

@@ -1,0 +1,108 @@
+"""Feature arrays as rows of bytes: which dtypes are taken, and how values and bytes are turned into each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+SUPPORTED_DTYPES = (
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+)
+_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in SUPPORTED_DTYPES}
+
+
+def num_values(row_shape: tuple[int, ...]) -> int:
+    return int(np.prod(row_shape, dtype=np.int64))
+
+
+def dtype_from_name(name: str) -> torch.dtype:
+    if name not in _BY_NAME:
+        raise ValueError(f"dtype: want one of {sorted(_BY_NAME)}, got {name!r}")
+    return _BY_NAME[name]
+
+
+def as_tensor(rows: Any, name: str = "rows") -> torch.Tensor:
+    """rows: a tensor, or a NumPy array or memmap (copied if it is read-only; bfloat16 and float8 from ml_dtypes
+    are understood). Returns a tensor of the same values on the same device. Raises TypeError for other types and
+    for dtypes outside SUPPORTED_DTYPES."""
+    if isinstance(rows, np.ndarray):
+        dtype = _BY_NAME.get(rows.dtype.name)
+        if dtype is None or not rows.dtype.isnative:
+            raise TypeError(f"{name}: want one of {sorted(_BY_NAME)} in native byte order, got numpy {rows.dtype}")
+        if not rows.flags.writeable or any(stride < 0 for stride in rows.strides):
+            rows = np.array(rows)
+        try:
+            return torch.from_numpy(rows)
+        except TypeError:  # a dtype that NumPy knows from an extension only; pass its bits
+            bits = {1: np.uint8, 2: np.int16}[rows.dtype.itemsize]
+            return torch.from_numpy(np.ascontiguousarray(rows).view(bits)).view(dtype)
+    if not isinstance(rows, torch.Tensor):
+        raise TypeError(f"{name}: want a torch.Tensor or a numpy.ndarray, got {type(rows).__name__}")
+    if rows.layout != torch.strided:
+        raise TypeError(f"{name}: want a dense tensor, got layout {rows.layout}")
+    if rows.dtype not in SUPPORTED_DTYPES:
+        raise TypeError(f"{name}: want one of {sorted(_BY_NAME)}, got {rows.dtype}")
+    return rows.detach()
+
+
+def check_row_shape(shape: tuple[int, ...], name: str = "rows") -> None:
+    """shape: [n, *row_shape]. Raises ValueError unless there is a row dimension and each row has a value."""
+    if len(shape) == 0:
+        raise ValueError(f"{name}: want [n, *row_shape], got a scalar")
+    if num_values(shape[1:]) == 0:
+        raise ValueError(f"{name}: want at least 1 value per row, got shape {list(shape)}")
+
+
+def to_bytes(rows: torch.Tensor) -> torch.Tensor:
+    """rows: [n, *row_shape], any strides. Returns uint8 [n, row_bytes], contiguous, sharing memory if it can."""
+    flat = rows.contiguous().reshape(rows.shape[0], -1) if rows.ndim > 1 else rows.contiguous().reshape(-1, 1)
+    return flat.view(torch.uint8)
+
+
+def as_ids(ids: Any, name: str = "ids") -> torch.Tensor:
+    """ids: [n] int32/int64 tensor, or NumPy array of these. Returns it as a tensor on its own device."""
+    if isinstance(ids, np.ndarray):
+        ids = torch.from_numpy(np.ascontiguousarray(ids)) if ids.dtype in (np.int32, np.int64) else ids
+    if not isinstance(ids, torch.Tensor):
+        got = f"numpy {ids.dtype}" if isinstance(ids, np.ndarray) else type(ids).__name__
+        raise TypeError(f"{name}: want an int32 or int64 tensor, got {got}")
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name}: want int32 or int64, got {ids.dtype}")
+    if ids.ndim != 1:
+        raise ValueError(f"{name}: want shape [n], got {list(ids.shape)}")
+    return ids.contiguous()
+
+
+def prepare_out(
+    out: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """`out` if it can take the rows, or a new tensor. Raises ValueError saying what was wanted and got."""
+    if out is None:
+        return torch.empty(shape, dtype=dtype, device=device)
+    if tuple(out.shape) != tuple(shape) or out.dtype != dtype or out.device != device or not out.is_contiguous():
+        got = f"{list(out.shape)} {out.dtype} on {out.device}{'' if out.is_contiguous() else ', not contiguous'}"
+        raise ValueError(f"out: want {list(shape)} {dtype} on {device}, contiguous, got {got}")
+    return out
+
+
+def resolve_device(device: torch.device | str | None, default: torch.device) -> torch.device:
+    """A device with its index spelled out, so that devices compare equal."""
+    resolved = default if device is None else torch.device(device)
+    if resolved.type not in ("cpu", "cuda"):
+        raise ValueError(f"device: want cpu or cuda, got {resolved}")
+    if resolved.type == "cuda" and resolved.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return resolved

@@ -1,0 +1,95 @@
+"""The settings of a GraphSAGE training run: what `scripts/train_sage.py --config FILE` reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ibp_gnn.config import ConfigError, setting
+
+
+@dataclass(frozen=True)
+class DatasetConfig:
+    """Which graph, and which of its feature sets."""
+
+    name: str = "wordnet"
+    features: str = "glove"
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """How `features: compressed` stores the rows; see `CompressedFeatureStore.build`."""
+
+    codec: str = "ibp"
+    layout: Literal["compact", "inplace"] = "compact"
+    pin: bool | Literal["auto"] = "auto"
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """The GPU cache in front of the store; used on CUDA with `features: compressed` only."""
+
+    capacity: int | float | str | None = setting(None, gt=0)
+    """null: no cache; else bytes, "4GB", a fraction of the store below 1.0, or "auto"."""
+    hotness: Literal["degree"] | None = "degree"
+    """degree: nodes with the most out-edges, which neighbour sampling reads most often, sit in the cache."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """GraphSAGE with the mean aggregator."""
+
+    hidden: int = setting(256, ge=1)
+    layers: int = setting(2, ge=1)
+    dropout: float = setting(0.5, ge=0, lt=1)
+    input_norm: bool = True
+    """Batch normalisation of the input features."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The mini-batch loop."""
+
+    epochs: int = setting(10, ge=1)
+    batch_size: int = setting(1024, ge=1)
+    fanouts: tuple[int, ...] = setting((10, 10), ge=-1)
+    """Neighbours sampled per node, one number a layer, input layer first; -1 takes all of them."""
+    lr: float = setting(3e-3, gt=0)
+    workers: int = setting(0, ge=0)
+    """Sampling processes; 0 samples in the training process."""
+    seed: int = setting(0, ge=0, lt=2**31)
+    deterministic: bool = False
+    """Only deterministic kernels: the same losses, bit for bit, on every run on CUDA too (CPU runs always are)."""
+
+    def __post_init__(self) -> None:
+        if 0 in self.fanouts:
+            raise ConfigError(f"train.fanouts: want numbers >= 1, or -1 for all, got {list(self.fanouts)}")
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """Where the run's record goes and whether progress bars are drawn."""
+
+    json: str | None = None
+    progress: bool = True
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Everything that defines a run."""
+
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    features: Literal["compressed", "raw"] = "compressed"
+    store: StoreConfig = field(default_factory=StoreConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto is CUDA where torch can use it. CUDA_VISIBLE_DEVICES picks the GPU."""
+    log: LogConfig = field(default_factory=LogConfig)
+
+    def __post_init__(self) -> None:
+        if len(self.train.fanouts) != self.model.layers:
+            raise ConfigError(
+                f"train.fanouts: want {self.model.layers} numbers (model.layers), got {list(self.train.fanouts)}"
+            )

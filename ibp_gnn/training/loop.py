@@ -1,0 +1,241 @@
+"""One training run from config to record: GraphSAGE on sampled mini-batches."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+from tqdm import tqdm
+
+from ibp_gnn.config import ConfigError, to_dict
+from ibp_gnn.datasets import load_dataset
+from ibp_gnn.integrations.dgl_compat import import_dgl
+from ibp_gnn.training import record
+from ibp_gnn.training.config import TrainingConfig
+from ibp_gnn.training.features import CompressedFeatures, Features, RawFeatures
+from ibp_gnn.training.sage import Aggregation, GraphSAGE, choose_aggregation, copy_async, to_csc
+from ibp_gnn.training.seeding import seed_everything, seed_worker, use_deterministic_algorithms
+from ibp_gnn.training.timing import PhaseTimer
+
+# Independent random streams of one seed. Every epoch starts its own, so what happens between epochs (evaluation,
+# building the store) cannot change the training.
+_INIT, _TRAIN, _EVALUATE = range(3)
+
+
+class Step(NamedTuple):
+    """One mini-batch on the training device."""
+
+    x: torch.Tensor
+    """[num_src, d]"""
+    labels: torch.Tensor
+    """[num_dst]"""
+    blocks: list[Any]
+
+
+class Run:
+    """The parts of a run, made once: graph, features, model, optimiser."""
+
+    def __init__(self, config: TrainingConfig, log: Callable[[str], None] = print) -> None:
+        """Loads the data and builds the store. Raises ConfigError if the config asks for what is not here."""
+        self.config, self.log = config, log
+        if config.train.deterministic:
+            use_deterministic_algorithms()
+        self.device = _pick_device(config.device)
+        self.aggregation: Aggregation = choose_aggregation(self.device)
+        self.show_progress = config.log.progress and sys.stderr.isatty()
+
+        self.data = load_dataset(config.dataset.name, config.dataset.features)
+        self.graph = self.data.to_dgl()
+        self.labels = torch.as_tensor(self.data.labels).long()
+        features = torch.as_tensor(self.data.features)
+        self.features = self._make_features(features)
+
+        seed_everything(config.train.seed, _INIT)
+        self.model = GraphSAGE(
+            features[0].numel(),
+            self.data.num_classes,
+            hidden=config.model.hidden,
+            layers=config.model.layers,
+            dropout=config.model.dropout,
+            input_norm=config.model.input_norm,
+            aggregation=self.aggregation,
+        ).to(self.device)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.train.lr)
+        # For CSR and CSC tensors only; made here so that the first batch does not pay for them.
+        self.graph.create_formats_()
+
+    def describe(self) -> list[str]:
+        """What is about to run, in lines for a person."""
+        how = {
+            "dgl": "dgl.nn.SAGEConv",
+            "csc": "block CSC tensors in torch (this DGL has no CUDA; it samples on the CPU)",
+        }
+        return [
+            f"graph: {self.config.dataset.name}, {self.graph.num_nodes()} nodes, {self.graph.num_edges()} edges",
+            f"features: {self.features.description}",
+            f"device: {self.device}, aggregation: {how[self.aggregation]}",
+        ]
+
+    def train_epoch(self, epoch: int) -> tuple[dict[str, Any], list[float]]:
+        """One pass over the training nodes. Returns the epoch's numbers and the loss of every step.
+
+        The host waits for a GPU only at the end: losses and counts stay on the device until then.
+        """
+        seed_everything(self.config.train.seed, _TRAIN, epoch)
+        self.model.train()
+        loader = self._loader(self.data.train_ids, shuffle=True)
+        losses, correct, seen = [], [], 0
+        self.features.traffic()
+        timer = PhaseTimer(self.device)
+        with self._progress(f"epoch {epoch}", len(loader)) as bar:
+            for batch in loader:
+                timer.mark("sample")
+                step = self._prepare(batch)
+                timer.mark("fetch")
+                logits = self.model(step.blocks, step.x)
+                loss = functional.cross_entropy(logits, step.labels)
+                self.optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                self.optimizer.step()
+                losses.append(loss.detach())
+                correct.append((logits.argmax(1) == step.labels).sum())
+                seen += len(step.labels)
+                timer.mark("compute")
+                bar.update()
+        seconds = timer.seconds()
+        traffic = self.features.traffic()
+        # float32 to Python float is exact, so equal lists mean equal bits.
+        step_losses = torch.stack(losses).float().tolist()
+        numbers = {
+            "epoch": epoch,
+            "loss": sum(step_losses) / len(step_losses),
+            "train_accuracy": torch.stack(correct).sum().item() / seen,
+            "sample_seconds": seconds["sample"],
+            "fetch_seconds": seconds["fetch"],
+            "compute_seconds": seconds["compute"],
+            "rows": traffic.rows,
+            "miss_rate": traffic.miss_rate,
+            "moved_bytes": traffic.moved_bytes,
+            "saved_bytes": traffic.saved_bytes,
+        }
+        return numbers, step_losses
+
+    def evaluate(self, ids: Any, name: str) -> float:
+        """Accuracy on `ids`. Neighbours are sampled with a fixed seed: the same ones every time, raw or compressed."""
+        seed_everything(self.config.train.seed, _EVALUATE)
+        self.model.eval()
+        loader = self._loader(ids, shuffle=False)
+        correct, seen = [], 0
+        with torch.inference_mode(), self._progress(name, len(loader)) as bar:
+            for batch in loader:
+                step = self._prepare(batch)
+                correct.append((self.model(step.blocks, step.x).argmax(1) == step.labels).sum())
+                seen += len(step.labels)
+                bar.update()
+        return torch.stack(correct).sum().item() / seen
+
+    def _make_features(self, features: torch.Tensor) -> Features:
+        config, cache = self.config, self.config.cache
+        if cache.capacity is not None and (config.features == "raw" or self.device.type != "cuda"):
+            self.log(
+                f"no cache: cache.capacity is for features=compressed on cuda, not {config.features} on {self.device}"
+            )
+            cache = type(cache)()
+        if config.features == "raw":
+            return RawFeatures(self.graph, features, self.device)
+        return CompressedFeatures(
+            self.graph, features, self.device, config.store, cache, progress=self.show_progress
+        )
+
+    def _loader(self, ids: Any, *, shuffle: bool) -> Any:
+        dgl = import_dgl()
+        train = self.config.train
+        return dgl.dataloading.DataLoader(
+            self.graph,
+            torch.as_tensor(ids),
+            dgl.dataloading.NeighborSampler(list(train.fanouts)),
+            batch_size=train.batch_size,
+            shuffle=shuffle,
+            num_workers=train.workers,
+            worker_init_fn=seed_worker,
+        )
+
+    def _prepare(self, batch: tuple[torch.Tensor, torch.Tensor, list[Any]]) -> Step:
+        """Fetch a sampled batch's rows and bring everything that the step reads to the device; no host sync."""
+        input_nodes, output_nodes, blocks = batch
+        x = self.features.fetch(input_nodes, blocks[0])
+        labels = copy_async(self.labels[output_nodes], self.device)
+        if self.aggregation == "csc":
+            blocks = [to_csc(block, self.device) for block in blocks]
+        else:
+            blocks = [block.to(self.device) for block in blocks]
+        return Step(x, labels, blocks)
+
+    def _progress(self, name: str, steps: int) -> tqdm:
+        return tqdm(total=steps, desc=name, unit="step", leave=False, disable=not self.show_progress)
+
+
+def run(
+    config: TrainingConfig, *, commit: str | None = None, log: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Train, evaluate, write the record to `config.log.json` if set, and return it."""
+    path = record.prepare(config.log.json) if config.log.json else None
+    begin = time.perf_counter()
+    job = Run(config, log)
+    for line in job.describe():
+        log(line)
+    epochs: list[dict[str, Any]] = []
+    step_losses: list[float] = []
+    for epoch in range(1, config.train.epochs + 1):
+        numbers, losses = job.train_epoch(epoch)
+        numbers["val_accuracy"] = job.evaluate(job.data.val_ids, "val")
+        epochs.append(numbers)
+        step_losses += losses
+        log(_epoch_line(numbers, config.train.epochs))
+    test_accuracy = job.evaluate(job.data.test_ids, "test")
+    result = {
+        "config": to_dict(config),
+        "versions": record.versions(),
+        "hardware": record.hardware(job.device),
+        "commit": commit,
+        "device": str(job.device),
+        "aggregation": job.aggregation,
+        "num_nodes": job.graph.num_nodes(),
+        "num_edges": job.graph.num_edges(),
+        "store_bytes": job.features.store_bytes,
+        "raw_bytes": job.features.raw_bytes,
+        "savings": job.features.savings,
+        "val_accuracy": epochs[-1]["val_accuracy"],
+        "test_accuracy": test_accuracy,
+        "seconds": time.perf_counter() - begin,
+        "epochs": epochs,
+        "step_losses": step_losses,
+        "step_losses_hex": [loss.hex() for loss in step_losses],
+    }
+    job.features.close()
+    if path is not None:
+        record.write(path, result)
+    return result
+
+
+def _epoch_line(numbers: dict[str, Any], epochs: int) -> str:
+    phases = [(phase, numbers[f"{phase}_seconds"]) for phase in ("sample", "fetch", "compute")]
+    split = " + ".join(f"{phase} {seconds:.2f}" for phase, seconds in phases)
+    return (
+        f"epoch {numbers['epoch']}/{epochs}  loss {numbers['loss']:.4f}  "
+        f"train {numbers['train_accuracy']:.4f}  val {numbers['val_accuracy']:.4f}  "
+        f"{sum(seconds for _, seconds in phases):.2f} s = {split}  miss rate {numbers['miss_rate']:.1%}  "
+        f"moved {numbers['moved_bytes'] / 1e6:.1f} MB, saved {numbers['saved_bytes'] / 1e6:.1f} MB"
+    )
+
+
+def _pick_device(wanted: str) -> torch.device:
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"device: want {wanted}, but torch {torch.__version__} sees no usable CUDA device")
+    return torch.device("cuda", torch.cuda.current_device())

@@ -1,0 +1,79 @@
+"""The record of a run: what was run, on what, and what came out, as one JSON file."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ibp_gnn.integrations.dgl_compat import import_dgl
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of everything that can change a result."""
+    try:
+        own = metadata.version("ibp-gnn")
+    except metadata.PackageNotFoundError:
+        # Used from a source tree that was not installed.
+        own = "unknown"
+    return {
+        "ibp_gnn": own,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "dgl": import_dgl().__version__,
+        "numpy": np.__version__,
+    }
+
+
+def hardware(device: torch.device) -> dict[str, Any]:
+    """The processor, the cores that this process may use, and the GPU if `device` is one."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+    }
+
+
+def git_commit(folder: Path) -> str | None:
+    """Commit of the checkout that holds `folder`, with `-dirty` behind it if tracked files differ; None if none."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def prepare(path: str | Path) -> Path:
+    """Make the folder of a record; called before the run, so that a bad path does not cost a training run."""
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"log.json: want a file, got the folder {path}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    """Write the record; a reader never sees half of it."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

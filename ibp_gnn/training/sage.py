@@ -1,0 +1,135 @@
+"""GraphSAGE (mean) with two interchangeable aggregations: DGL's own, and one from a block's CSC tensors.
+
+DGL's Linux wheel has no CUDA code, so its layers cannot run on a GPU; the CSC form needs torch alone. Both name
+their parameters alike and draw the same initial values, so one's checkpoint loads into the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from ibp_gnn.integrations.dgl_compat import import_dgl
+
+Aggregation = Literal["dgl", "csc"]
+
+
+class CscBlock(NamedTuple):
+    """A sampled block as tensors: the in-edges of destination i come from `indices[indptr[i] : indptr[i + 1]]`."""
+
+    indptr: torch.Tensor
+    """[num_dst + 1] int32/int64."""
+    indices: torch.Tensor
+    """[num_edges] int32/int64, rows of the source features; the first num_dst sources are the destinations."""
+
+    @property
+    def num_dst(self) -> int:
+        return self.indptr.shape[0] - 1
+
+
+def choose_aggregation(device: torch.device) -> Aggregation:
+    """`dgl` where DGL can compute on `device`, else `csc`."""
+    if device.type == "cpu":
+        return "dgl"
+    dgl = import_dgl()
+    try:
+        # DGL has no switch to ask; a CPU-only build refuses to move a graph.
+        dgl.graph(([0], [0])).to(device)
+    except dgl.DGLError:
+        return "csc"
+    return "dgl"
+
+
+def to_csc(block: Any, device: torch.device) -> CscBlock:
+    """The CSC tensors of a DGL block (on the CPU), copied to `device` without waiting for the copy."""
+    indptr, indices, _ = block.adj_tensors("csc")
+    return CscBlock(copy_async(indptr, device), copy_async(indices, device))
+
+
+def copy_async(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Enqueue a copy to `device` on the current stream and return at once; the CPU tensor itself if `device` is CPU.
+
+    A copy from pageable memory would make the host wait for the GPU. torch reuses the pinned buffer only after the
+    copy is done.
+    """
+    if device.type == "cpu" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def mean_of_neighbors(block: CscBlock, x: torch.Tensor) -> torch.Tensor:
+    """x: [num_src, d]. Returns [num_dst, d], the mean over each destination's in-edges, zeros where there are none.
+
+    No host sync. Forward adds each segment in order; backward is index_add, which
+    torch.use_deterministic_algorithms(True) makes deterministic on CUDA.
+    """
+    if block.indices.shape[0] == 0:
+        # segment_reduce refuses empty data.
+        return x.new_zeros(block.num_dst, x.shape[1])
+    messages = x.index_select(0, block.indices)
+    # Sum and divide, not reduce="mean": its empty segments are NaN. unsafe=True: the check of indptr syncs.
+    total = torch.segment_reduce(messages, "sum", offsets=block.indptr, axis=0, initial=0, unsafe=True)
+    degree = block.indptr.diff().clamp_(min=1)
+    return total / degree.unsqueeze(1)
+
+
+class CscSageConv(nn.Module):
+    """`dgl.nn.SAGEConv(in_feats, out_feats, "mean")` on a CscBlock instead of a DGL block."""
+
+    def __init__(self, in_feats: int, out_feats: int) -> None:
+        super().__init__()
+        # This order of creation and initialisation is dgl.nn.SAGEConv's: the same seed gives the same weights.
+        self.fc_neigh = nn.Linear(in_feats, out_feats, bias=False)
+        self.fc_self = nn.Linear(in_feats, out_feats)
+        gain = nn.init.calculate_gain("relu")
+        nn.init.xavier_uniform_(self.fc_self.weight, gain=gain)
+        nn.init.xavier_uniform_(self.fc_neigh.weight, gain=gain)
+
+    def forward(self, block: CscBlock, x: torch.Tensor) -> torch.Tensor:
+        """x: [num_src, in_feats]. Returns [num_dst, out_feats]."""
+        if self.fc_neigh.in_features > self.fc_neigh.out_features:
+            # Narrow the rows before they are gathered.
+            neighbors = mean_of_neighbors(block, self.fc_neigh(x))
+        else:
+            neighbors = self.fc_neigh(mean_of_neighbors(block, x))
+        return self.fc_self(x[: block.num_dst]) + neighbors
+
+
+class GraphSAGE(nn.Module):
+    """Mean-aggregating GraphSAGE; `aggregation` says which kind of blocks `forward` takes."""
+
+    def __init__(
+        self,
+        in_feats: int,
+        num_classes: int,
+        *,
+        hidden: int,
+        layers: int,
+        dropout: float,
+        input_norm: bool,
+        aggregation: Aggregation,
+    ) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(in_feats) if input_norm else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        widths = [in_feats, *[hidden] * (layers - 1), num_classes]
+        if aggregation == "dgl":
+            sage_conv = import_dgl().nn.SAGEConv
+            convs = [sage_conv(i, o, "mean") for i, o in zip(widths, widths[1:], strict=False)]
+        else:
+            convs = [CscSageConv(i, o) for i, o in zip(widths, widths[1:], strict=False)]
+        self.convs = nn.ModuleList(convs)
+
+    def forward(self, blocks: list[Any], x: torch.Tensor) -> torch.Tensor:
+        """blocks: one DGL block or CscBlock a layer; x: [num_src of blocks[0], in_feats], any float dtype.
+
+        Returns logits [num_dst of blocks[-1], num_classes].
+        """
+        x = self.norm(x.to(self.convs[0].fc_self.weight.dtype))
+        for i, (conv, block) in enumerate(zip(self.convs, blocks, strict=True)):
+            x = conv(block, x)
+            if i + 1 < len(self.convs):
+                x = self.dropout(torch.relu(x))
+        return x

@@ -1,0 +1,38 @@
+"""Seeds and deterministic algorithms: what makes two runs comparable bit for bit."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import torch
+
+from ibp_gnn.integrations.dgl_compat import import_dgl
+
+
+def seed_everything(seed: int, *stream: int) -> None:
+    """Seed every generator that a DGL training loop draws from; `stream` gives independent sequences of one seed.
+
+    torch: weights, dropout and the workers' base seed; NumPy: the DGL loader's shuffle; DGL: its samplers;
+    random: some of DGL's Python code.
+    """
+    mixed = int(np.random.SeedSequence([seed, *stream]).generate_state(1)[0]) % 2**31
+    random.seed(mixed)
+    np.random.seed(mixed)
+    torch.manual_seed(mixed)
+    import_dgl().seed(mixed)
+
+
+def seed_worker(worker_id: int) -> None:
+    """`worker_init_fn`: torch has given each worker its own seed by now; hand it to the other generators."""
+    del worker_id
+    seed_everything(torch.initial_seed() % 2**63)
+
+
+def use_deterministic_algorithms() -> None:
+    """Make torch refuse kernels whose results vary from run to run. Call before the first use of CUDA."""
+    # cuBLAS is deterministic only with a fixed workspace, and reads this when its handle is made.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
