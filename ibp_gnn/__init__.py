@@ -11,7 +11,11 @@ from typing import Any
 from ._native import FormatError
 from .codec import Codec, CodecReport
 from .compressed_rows import CompressedRows
+from .feature_store import CompressedFeatureStore
+from .gpu_cache import CompressedGPUCache
+from .gpu_gather import GatherStats
 from .integrations import dgl_compat
+from .pinned import PinError
 from .row_source import RowSource
 
 __version__ = "0.1.0"
@@ -21,8 +25,12 @@ _NEED_DGL = ("attach", "detach", "fetch")  # resolved on first use, since they i
 __all__ = [
     "Codec",
     "CodecReport",
+    "CompressedFeatureStore",
+    "CompressedGPUCache",
     "CompressedRows",
     "FormatError",
+    "GatherStats",
+    "PinError",
     "RowSource",
     "attach",
     "detach",

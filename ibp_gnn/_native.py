@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import importlib
 from types import ModuleType
+from typing import Any
 
 import torch
 
 try:
-    from . import _cpu as cpu
+    cpu: Any = importlib.import_module("ibp_gnn._cpu")
 except ImportError as error:  # a source tree that was never built, or built for another Python
     raise ImportError(
         f"ibp_gnn's compiled CPU extension cannot be loaded ({error}); build it with `pip install .` in the "

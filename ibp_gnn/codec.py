@@ -12,7 +12,7 @@ import torch
 from . import _native, backend
 from .compressed_rows import CompressedRows
 from .ibp_fit import fit_invariant_bits
-from .rows import as_ids, as_tensor, check_row_shape, num_values, prepare_out, resolve_device, to_bytes
+from .rows import as_ids, as_tensor, check_row_shape, num_values, prepare_out, to_bytes
 
 CODECS = ("ibp",)
 _WORD_BITS = (8, 16, 32, 64)
@@ -61,6 +61,7 @@ class Codec:
         self.words_per_chunk = words_per_chunk
         self.threshold = threshold
         self.row_bytes = num_values(self.row_shape) * dtype.itemsize
+        self._tables: dict[torch.device, torch.Tensor] = {}
         self.mask_bytes = np.ascontiguousarray(mask_bytes, dtype=np.uint8)
         self.bitval_bytes = np.ascontiguousarray(bitval_bytes, dtype=np.uint8)
         _check_chunk(word_bits, words_per_chunk)
@@ -69,7 +70,8 @@ class Codec:
         _ = self.native  # refuses a bitval that does not go with its mask
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("native", "_tables")}
+        state = {name: value for name, value in self.__dict__.items() if name != "native"}
+        return {**state, "_tables": {}}
 
     def __repr__(self) -> str:
         return (
@@ -114,6 +116,17 @@ class Codec:
     def native(self) -> Any:
         """The CPU extension's form of this codec."""
         return _native.cpu.IbpCodec(self.mask_bytes, self.bitval_bytes, self.chunk_bits)
+
+    def tables(self, device: torch.device) -> torch.Tensor:
+        """The form that GPU kernels read, int32 [tables, units] on `device`; made once per device."""
+        if device not in self._tables:
+            self._tables[device] = backend.make_tables(self.mask_bytes, self.bitval_bytes, self.chunk_bits).to(device)
+        return self._tables[device]
+
+    @property
+    def table_nbytes(self) -> int:
+        """Bytes of `tables` on each device."""
+        return 4 * _native.cpu.NUM_TABLES * -(-self.row_bytes // 4)
 
     @property
     def chunk_bits(self) -> int:
@@ -174,7 +187,16 @@ class Codec:
             ids = torch.arange(compressed.num_rows, device=compressed.device)
         ids = as_ids(ids).to(compressed.device)
         out = prepare_out(out, (len(ids), *self.row_shape), self.dtype, compressed.device)
-        backend.decode_on_cpu(self, compressed, ids, to_bytes(out))
+        if compressed.device.type == "cpu":
+            backend.decode_on_cpu(self, compressed, ids, to_bytes(out))
+            return out
+        from .gpu_gather import GpuGather, MappedRows  # it builds on this module
+
+        gather = GpuGather(
+            self, compressed.device, MappedRows.on_device(compressed), lead_bytes=compressed.slot_bytes
+        )
+        gather.gather(ids, to_bytes(out))
+        gather.check()
         return out
 
     def report(self, rows: Any) -> CodecReport:
@@ -230,6 +252,21 @@ def best_slot_bytes(histogram: torch.Tensor, row_bytes: int, align: int = 4) -> 
     return int(lengths[np.argmin(num_rows * lengths + overflow * row_bytes)])
 
 
+def best_lead_bytes(histogram: torch.Tensor, slot_bytes: int) -> int:
+    """How many bytes of a slot a GPU should fetch before it knows the payload's length: few enough not to fetch
+    what it does not need, enough that a second fetch, whose latency is counted as 64 bytes, is rare."""
+    counts = histogram[: slot_bytes + 1].numpy().astype(np.int64)
+    counts = np.append(counts, np.zeros(slot_bytes + 1 - len(counts), np.int64))
+    if counts.sum() == 0:
+        return slot_bytes
+    leads = np.unique(np.append(np.arange(16, slot_bytes, 16), slot_bytes))
+    lengths = np.arange(slot_bytes + 1)
+    rows_up_to, bytes_up_to = np.cumsum(counts), np.cumsum(counts * lengths)
+    longer = rows_up_to[-1] - rows_up_to[leads]
+    fetched = leads * rows_up_to[leads] + (bytes_up_to[-1] - bytes_up_to[leads]) + 64 * longer
+    return int(leads[np.argmin(fetched)])
+
+
 def _check_chunk(word_bits: int, words_per_chunk: int) -> None:
     if word_bits not in _WORD_BITS:
         raise ValueError(f"word_bits: want one of {list(_WORD_BITS)}, got {word_bits!r}")
@@ -253,6 +290,3 @@ def _sample(rows: Any, max_rows: int | None, seed: int) -> torch.Tensor:
     if isinstance(rows, torch.Tensor):
         return as_tensor(rows.detach()[torch.from_numpy(picked).to(rows.device)])
     return as_tensor(rows[picked])
-
-
-__all__ = ["CODECS", "Codec", "CodecReport", "best_slot_bytes", "payload_histogram", "resolve_device"]

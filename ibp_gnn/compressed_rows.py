@@ -8,6 +8,8 @@ import torch
 
 from . import _native
 
+_ROWS_PER_COPY = 1 << 20  # bounds the temporaries of `select`; a multiple of 32, so that bitmask words stay whole
+
 
 @dataclasses.dataclass(frozen=True)
 class CompressedRows:
@@ -34,7 +36,13 @@ class CompressedRows:
         num_overflow: int,
         device: torch.device | str = "cpu",
     ) -> CompressedRows:
-        """Room for the rows: the slack is zeroed, the rest is for an encoder to fill."""
+        """Room for the rows: the slack is zeroed, the rest is for an encoder to fill. Raises ValueError if the slots
+        are too short for an overflow index that they need."""
+        shortest = _native.cpu.OVERFLOW_INDEX_BYTES if slot_bytes < row_bytes else 1
+        if slot_bytes < shortest:
+            raise ValueError(
+                f"slot_bytes: want {row_bytes} (a raw row) or at least {shortest} (an overflow index), got {slot_bytes}"
+            )
 
         def room(length: int) -> torch.Tensor:
             buffer = torch.empty(length + _native.cpu.SLACK_BYTES, dtype=torch.uint8, device=device)
@@ -66,36 +74,66 @@ class CompressedRows:
         parts = {name: getattr(self, name).to(device) for name in ("slots", "bitmask", "overflow")}
         return dataclasses.replace(self, **parts)
 
+    def view(self, first: int, count: int) -> CompressedRows:
+        """Rows [first, first + count), sharing memory, for an encoder; first is a multiple of 32. The overflow area
+        is the whole one, since overflow indices count from its start."""
+        end = first + count
+        return dataclasses.replace(
+            self,
+            num_rows=count,
+            slots=self.slots[first * self.slot_bytes : end * self.slot_bytes + _native.cpu.SLACK_BYTES],
+            bitmask=self.bitmask[first // 8 : first // 8 + _native.cpu.bitmask_bytes(count)],
+        )
+
     def is_compressed(self, ids: torch.Tensor | None = None) -> torch.Tensor:
-        """bool [n]: whether the rows (all of them by default) are held as payloads."""
+        """ids: [n] int64 in range, None means all. Returns bool [n]: whether the rows are held as payloads."""
         if ids is None:
             ids = torch.arange(self.num_rows, device=self.device)
         return ((self.bitmask[ids >> 3] >> (ids & 7).to(torch.uint8)) & 1).bool()
 
-    def select(self, ids: torch.Tensor) -> CompressedRows:
-        """ids: [n] int64 in range, on this device. Returns the same rows, copied, in the order of ids; overflow
-        rows get new indices."""
-        out_slots = self._slot_matrix().index_select(0, ids)
+    def overflows(self, ids: torch.Tensor | None = None) -> torch.Tensor:
+        """ids: [n] int64 in range, None means all. Returns bool [n]: whether the rows lie in the overflow area."""
         compressed = self.is_compressed(ids)
-        overflow = self.overflow[:0]
-        if self.slot_bytes < self.row_bytes:
-            raw = torch.nonzero(~compressed).flatten()
-            index_bytes = _native.cpu.OVERFLOW_INDEX_BYTES
-            old = out_slots[raw, :index_bytes].contiguous().view(torch.int32).flatten().to(torch.int64) & 0xFFFFFFFF
-            overflow = self.overflow[: self.num_overflow * self.row_bytes].view(-1, self.row_bytes)
-            overflow = overflow.index_select(0, old).flatten()
-            new = torch.arange(len(raw), dtype=torch.int32, device=self.device)
-            out_slots[raw, :index_bytes] = new.view(torch.uint8).view(-1, index_bytes)
-        rows = CompressedRows.empty(
-            len(ids), self.row_bytes, self.slot_bytes, overflow.numel() // self.row_bytes, self.device
+        return ~compressed if self.slot_bytes < self.row_bytes else torch.zeros_like(compressed)
+
+    def select(self, ids: torch.Tensor, device: torch.device | str | None = None) -> CompressedRows:
+        """ids: [n] int64 in range, on this device. Returns a copy of these rows on `device` (None: this one), in
+        the order of ids, overflow rows renumbered. Temporary memory is bounded."""
+        num_overflow = sum(int(self.overflows(part).sum()) for part in ids.split(_ROWS_PER_COPY))
+        out = CompressedRows.empty(
+            len(ids), self.row_bytes, self.slot_bytes, num_overflow, self.device if device is None else device
         )
-        rows._slot_matrix().copy_(out_slots)
-        rows.overflow[: overflow.numel()] = overflow
-        rows.bitmask.copy_(pack_bits(compressed))
-        return rows
+        first, first_overflow = 0, 0
+        for part in ids.split(_ROWS_PER_COPY):
+            slots, raw = self._slot_matrix().index_select(0, part), torch.nonzero(self.overflows(part)).flatten()
+            rows = self._overflow_matrix().index_select(0, _indices_in(slots[raw]))
+            renumbered = torch.arange(first_overflow, first_overflow + len(raw), device=self.device)
+            slots[raw, : _native.cpu.OVERFLOW_INDEX_BYTES] = _as_bytes(renumbered)
+            bits = pack_bits(self.is_compressed(part))
+            out._slot_matrix()[first : first + len(part)].copy_(slots)
+            out._overflow_matrix()[first_overflow : first_overflow + len(raw)].copy_(rows)
+            out.bitmask[first // 8 : first // 8 + len(bits)].copy_(bits)
+            first, first_overflow = first + len(part), first_overflow + len(raw)
+        return out
 
     def _slot_matrix(self) -> torch.Tensor:
         return self.slots[: self.num_rows * self.slot_bytes].view(self.num_rows, self.slot_bytes)
+
+    def _overflow_matrix(self) -> torch.Tensor:
+        return self.overflow[: self.num_overflow * self.row_bytes].view(self.num_overflow, self.row_bytes)
+
+
+def _indices_in(slots: torch.Tensor) -> torch.Tensor:
+    """slots: uint8 [n, slot_bytes]. Returns the overflow indices in them, int64 [n]."""
+    index = slots[:, : _native.cpu.OVERFLOW_INDEX_BYTES].to(torch.int64)
+    shifts = torch.arange(index.shape[1], device=slots.device) * 8
+    return (index << shifts).sum(1)
+
+
+def _as_bytes(indices: torch.Tensor) -> torch.Tensor:
+    """indices: int64 [n]. Returns uint8 [n, OVERFLOW_INDEX_BYTES], little endian."""
+    shifts = torch.arange(_native.cpu.OVERFLOW_INDEX_BYTES, device=indices.device) * 8
+    return ((indices[:, None] >> shifts) & 255).to(torch.uint8)
 
 
 def pack_bits(bits: torch.Tensor) -> torch.Tensor:

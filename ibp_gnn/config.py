@@ -1,4 +1,4 @@
-"""Frozen dataclass configs from YAML: unknown keys, wrong types and bad values are refused with the full path.
+"""Frozen dataclass configs from YAML; unknown keys, wrong types and bad values are refused by full path.
 
 A config is a frozen dataclass whose fields are bool, int, float, str, None, `Literal`, unions of these,
 `tuple[X, ...]` or other such dataclasses. `load` reads one from a YAML file plus `a.b=c` overrides:
@@ -49,7 +49,7 @@ def setting(default: Any = dataclasses.MISSING, **bounds: float) -> Any:
 def load(cls: type[T], path: str | Path | None = None, overrides: Iterable[str] = ()) -> T:
     """Build `cls` from a YAML file (None: defaults only) and `a.b=value` overrides, later ones winning.
 
-    Raises ConfigError for anything that does not fit `cls`, for broken YAML and for a file that cannot be read.
+    Raises ConfigError for anything that does not fit `cls`, for broken YAML and for an unreadable file.
     """
     data: Any = {}
     if path is not None:
@@ -131,7 +131,7 @@ def _parse_yaml(text: str, where: str) -> Any:
 
 
 def _apply_override(data: dict[str, Any], override: str) -> None:
-    """Put `a.b=value` into the nested dict. The value is YAML, so `null`, `[10, 10]` and `3e-3` have their types."""
+    """Put `a.b=value` into the nested dict. The value is YAML: `null`, `[5, 5]`, `3e-3` have their types."""
     key, separator, text = override.partition("=")
     names = key.strip().split(".")
     if not separator or not all(names):

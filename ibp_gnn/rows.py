@@ -35,15 +35,16 @@ def dtype_from_name(name: str) -> torch.dtype:
 
 
 def as_tensor(rows: Any, name: str = "rows") -> torch.Tensor:
-    """rows: a tensor, or a NumPy array or memmap (copied if it is read-only; bfloat16 and float8 from ml_dtypes
-    are understood). Returns a tensor of the same values on the same device. Raises TypeError for other types and
-    for dtypes outside SUPPORTED_DTYPES."""
+    """rows: a tensor, or a NumPy array or memmap (copied if it is read-only or its strides are none that torch
+    takes; bfloat16 and float8 from ml_dtypes are understood). Returns a tensor of the same values on the same
+    device. Raises TypeError for other types and for dtypes outside SUPPORTED_DTYPES, ValueError for a device other
+    than cpu and cuda."""
     if isinstance(rows, np.ndarray):
         dtype = _BY_NAME.get(rows.dtype.name)
         if dtype is None or not rows.dtype.isnative:
             raise TypeError(f"{name}: want one of {sorted(_BY_NAME)} in native byte order, got numpy {rows.dtype}")
-        if not rows.flags.writeable or any(stride < 0 for stride in rows.strides):
-            rows = np.array(rows)
+        if not rows.flags.behaved or any(stride < 0 or stride % rows.itemsize for stride in rows.strides):
+            rows = np.array(rows, order="C")
         try:
             return torch.from_numpy(rows)
         except TypeError:  # a dtype that NumPy knows from an extension only; pass its bits
@@ -55,7 +56,9 @@ def as_tensor(rows: Any, name: str = "rows") -> torch.Tensor:
         raise TypeError(f"{name}: want a dense tensor, got layout {rows.layout}")
     if rows.dtype not in SUPPORTED_DTYPES:
         raise TypeError(f"{name}: want one of {sorted(_BY_NAME)}, got {rows.dtype}")
-    return rows.detach()
+    if rows.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"{name}: want a tensor on cpu or cuda, got {rows.device}")
+    return rows.detach().resolve_neg()  # a lazily negated view has other bits in memory than it shows
 
 
 def check_row_shape(shape: tuple[int, ...], name: str = "rows") -> None:
@@ -68,14 +71,15 @@ def check_row_shape(shape: tuple[int, ...], name: str = "rows") -> None:
 
 def to_bytes(rows: torch.Tensor) -> torch.Tensor:
     """rows: [n, *row_shape], any strides. Returns uint8 [n, row_bytes], contiguous, sharing memory if it can."""
-    flat = rows.contiguous().reshape(rows.shape[0], -1) if rows.ndim > 1 else rows.contiguous().reshape(-1, 1)
-    return flat.view(torch.uint8)
+    size = num_values(tuple(rows.shape[1:]))
+    # torch calls a [n, 1] tensor contiguous whatever its last stride; the byte view needs a stride of 1.
+    return rows.contiguous().as_strided((rows.shape[0], size), (size, 1)).view(torch.uint8)
 
 
 def as_ids(ids: Any, name: str = "ids") -> torch.Tensor:
     """ids: [n] int32/int64 tensor, or NumPy array of these. Returns it as a tensor on its own device."""
-    if isinstance(ids, np.ndarray):
-        ids = torch.from_numpy(np.ascontiguousarray(ids)) if ids.dtype in (np.int32, np.int64) else ids
+    if isinstance(ids, np.ndarray) and ids.dtype in (np.int32, np.int64):
+        ids = torch.from_numpy(np.require(ids, requirements=("C", "A", "W")))
     if not isinstance(ids, torch.Tensor):
         got = f"numpy {ids.dtype}" if isinstance(ids, np.ndarray) else type(ids).__name__
         raise TypeError(f"{name}: want an int32 or int64 tensor, got {got}")
@@ -89,9 +93,12 @@ def as_ids(ids: Any, name: str = "ids") -> torch.Tensor:
 def prepare_out(
     out: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """`out` if it can take the rows, or a new tensor. Raises ValueError saying what was wanted and got."""
+    """`out` if it can take the rows, or a new tensor. Raises TypeError and ValueError saying what was wanted and
+    got."""
     if out is None:
         return torch.empty(shape, dtype=dtype, device=device)
+    if not isinstance(out, torch.Tensor):
+        raise TypeError(f"out: want a torch.Tensor, got {type(out).__name__}")
     if tuple(out.shape) != tuple(shape) or out.dtype != dtype or out.device != device or not out.is_contiguous():
         got = f"{list(out.shape)} {out.dtype} on {out.device}{'' if out.is_contiguous() else ', not contiguous'}"
         raise ValueError(f"out: want {list(shape)} {dtype} on {device}, contiguous, got {got}")
@@ -103,6 +110,8 @@ def resolve_device(device: torch.device | str | None, default: torch.device) -> 
     resolved = default if device is None else torch.device(device)
     if resolved.type not in ("cpu", "cuda"):
         raise ValueError(f"device: want cpu or cuda, got {resolved}")
+    if resolved.type == "cuda" and not torch.cuda.is_initialized() and not torch.cuda.is_available():
+        raise RuntimeError(f"device: want one that torch can use, got {resolved}, but torch.cuda.is_available() is False")
     if resolved.type == "cuda" and resolved.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return resolved

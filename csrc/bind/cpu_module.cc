@@ -58,9 +58,10 @@ void CheckSlots(const IbpCodec& codec, int64_t num_rows, int64_t slot_bytes, int
   CheckAtLeast("overflow bytes, slack included", kSlackBytes, overflow_length);
 }
 
-void BindEncode(const IbpCodec& codec, const CpuMatrix<const uint8_t>& rows, const CpuVector<const int64_t>& overflow_index,
-                const CpuVector<uint8_t>& slots, int64_t slot_bytes, const CpuVector<uint8_t>& bitmask,
-                const CpuVector<uint8_t>& overflow, int threads, const std::string& path) {
+void BindEncode(const IbpCodec& codec, const CpuMatrix<const uint8_t>& rows,
+                const CpuVector<const int64_t>& overflow_index, const CpuVector<uint8_t>& slots, int64_t slot_bytes,
+                const CpuVector<uint8_t>& bitmask, const CpuVector<uint8_t>& overflow, int threads,
+                const std::string& path) {
   CheckRows(codec, rows);
   const int64_t n = Length(rows);
   CheckEqual("overflow_index", n, Length(overflow_index));
@@ -79,13 +80,18 @@ void BindEncode(const IbpCodec& codec, const CpuMatrix<const uint8_t>& rows, con
 
 void BindDecode(const IbpCodec& codec, const CpuVector<const uint8_t>& slots, int64_t slot_bytes,
                 const CpuVector<const uint8_t>& bitmask, const CpuVector<const uint8_t>& overflow, int64_t num_rows,
-                const CpuVector<const int64_t>& ids, const CpuMatrix<uint8_t>& out, int threads, const std::string& path) {
+                const CpuVector<const int64_t>& ids, const CpuMatrix<uint8_t>& out, int threads,
+                const std::string& path) {
   CheckSlots(codec, num_rows, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
   CheckEqual("out rows", Length(ids), Length(out));
   CheckEqual("out row_bytes", int64_t{codec.layout.row_bytes}, static_cast<int64_t>(out.shape(1)));
   const RowOps& ops = path.empty() ? SelectRowOps() : RowOpsByName(path.c_str());
-  SlotRows rows{slots.data(), bitmask.data(), overflow.data(), num_rows,
-                (Length(overflow) - kSlackBytes) / codec.layout.row_bytes, static_cast<int32_t>(slot_bytes)};
+  SlotRows rows{slots.data(),
+                bitmask.data(),
+                overflow.data(),
+                num_rows,
+                (Length(overflow) - kSlackBytes) / codec.layout.row_bytes,
+                static_cast<int32_t>(slot_bytes)};
   const NoGil no_gil;
   const int64_t bad = FirstBadId(ids.data(), Length(ids), num_rows);
   if (bad >= 0) {
@@ -108,10 +114,11 @@ NB_MODULE(_cpu, m) {
   m.def("bitmask_bytes", &BitmaskBytes, nb::arg("num_rows"));
   m.def("default_path", [] { return SelectRowOps().name; }, "Name of the code path that this CPU uses.");
   nb::class_<IbpCodec>(m, "IbpCodec")
-      .def("__init__",
-           [](IbpCodec* self, const CpuVector<const uint8_t>& mask, const CpuVector<const uint8_t>& bitval,
-              int64_t chunk_bits) { new (self) IbpCodec(BindCodec(mask, bitval, chunk_bits)); },
-           nb::arg("mask"), nb::arg("bitval"), nb::arg("chunk_bits"))
+      .def(
+          "__init__",
+          [](IbpCodec* self, const CpuVector<const uint8_t>& mask, const CpuVector<const uint8_t>& bitval,
+             int64_t chunk_bits) { new (self) IbpCodec(BindCodec(mask, bitval, chunk_bits)); },
+          nb::arg("mask"), nb::arg("bitval"), nb::arg("chunk_bits"))
       .def_prop_ro("num_chunks", [](const IbpCodec& codec) { return codec.layout.num_chunks; });
   m.def("make_tables", &BindTables, nb::arg("mask"), nb::arg("bitval"), nb::arg("chunk_bits"), nb::arg("tables"));
   m.def("count_ones", &BindCountOnes, nb::arg("rows"), nb::arg("ones"), nb::arg("threads"));

@@ -15,7 +15,7 @@ constexpr int kExpandSteps = 5;
 constexpr int kKeepTable = 0, kBitvalTable = 1, kValidTable = 2, kMoveTable = 3;
 constexpr int kNumTables = kMoveTable + kExpandSteps;
 
-constexpr int32_t NumUnits(int32_t row_bytes) { return (row_bytes + 3) / 4; }
+IBP_HOST_DEVICE constexpr int32_t NumUnits(int32_t row_bytes) { return (row_bytes + 3) / 4; }
 
 // moves[s]: the bits of a word that a compress shifts right by 2^s in step s, given the bits it keeps.
 IBP_HOST_DEVICE void MakeMoves(uint32_t keep, int field_bits, uint32_t moves[kExpandSteps]) {

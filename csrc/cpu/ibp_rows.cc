@@ -83,6 +83,10 @@ void EncodeRows(const IbpCodec& codec, const RowOps& ops, const uint8_t* rows, i
       } else if (out.slot_bytes >= row_bytes) {
         std::memcpy(slot, source, static_cast<size_t>(row_bytes));
       } else {
+        if (overflow_index[row] < 0) {
+          Throw<ArgumentError>("overflow_index: want at least 0 for row ", row, ", which does not fit its slot, got ",
+                               overflow_index[row]);
+        }
         const uint32_t index = static_cast<uint32_t>(overflow_index[row]);
         std::memcpy(slot, &index, kOverflowIndexBytes);
         std::memcpy(out.overflow + static_cast<int64_t>(index) * row_bytes, source, static_cast<size_t>(row_bytes));
@@ -96,6 +100,7 @@ void DecodeRows(const IbpCodec& codec, const RowOps& ops, const SlotRows& rows, 
   constexpr int64_t kPrefetchDistance = 4;
   const int32_t row_bytes = codec.layout.row_bytes;
   const int32_t touched_bytes = std::min(rows.slot_bytes, row_bytes);
+  const int32_t limit_bytes = std::min(rows.slot_bytes, row_bytes - 1);  // a longer payload would be a raw row
   ParallelFor(num_ids, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (i + kPrefetchDistance < end) {
@@ -104,8 +109,8 @@ void DecodeRows(const IbpCodec& codec, const RowOps& ops, const SlotRows& rows, 
       const uint8_t* slot = rows.slots + ids[i] * rows.slot_bytes;
       uint8_t* row = out + i * row_bytes;
       if (BitmaskBit(rows.bitmask, ids[i])) {
-        if (!ops.decode(codec, slot, rows.slot_bytes, row)) {
-          Throw<FormatError>("row ", ids[i], ": want a payload of at most ", rows.slot_bytes,
+        if (!ops.decode(codec, slot, limit_bytes, row)) {
+          Throw<FormatError>("row ", ids[i], ": want a payload of at most ", limit_bytes,
                              " bytes, got participation bits that ask for more");
         }
       } else if (rows.slot_bytes >= row_bytes) {
@@ -124,7 +129,7 @@ void DecodeRows(const IbpCodec& codec, const RowOps& ops, const SlotRows& rows, 
 
 int64_t FirstBadId(const int64_t* ids, int64_t num_ids, int64_t num_rows) {
   for (int64_t i = 0; i < num_ids; ++i) {
-    if (static_cast<uint64_t>(ids[i]) >= static_cast<uint64_t>(num_rows)) return i;
+    if (ids[i] < 0 || ids[i] >= num_rows) return i;
   }
   return -1;
 }

@@ -44,9 +44,7 @@ struct ChunkTiling {
   }
   // All bits of every field whose low bit is set in `low`.
   uint64_t FillFields(uint64_t low) const { return low * field_mask; }
-  int32_t FirstChunk(int32_t group) const {
-    return groups_per_chunk == 1 ? group * fields : group / groups_per_chunk;
-  }
+  int32_t FirstChunk(int32_t group) const { return groups_per_chunk == 1 ? group * fields : group / groups_per_chunk; }
 };
 
 // The low bit of every field of x that is not all 0.
@@ -108,8 +106,7 @@ struct IbpRow {
     int filled = codec.layout.num_chunks % 64;
     uint64_t pending = filled ? participation[whole_words] & LowMask<uint64_t>(filled) : 0;
     for (int32_t group = 0; group < codec.num_groups; ++group) {
-      const uint64_t kept =
-          codec.valid[group] & (~codec.mask[group] | Unpacked(tiling, participation, group));
+      const uint64_t kept = codec.valid[group] & (~codec.mask[group] | Unpacked(tiling, participation, group));
       const uint64_t bits = Isa::Extract(LoadGroup(codec, row, group), kept);
       const int count = Isa::Count(kept);
       pending |= bits << filled;
@@ -135,8 +132,8 @@ struct IbpRow {
     auto decode_group = [&](int32_t group, uint64_t& x) {
       const int32_t chunk = tiling.FirstChunk(group);
       const uint64_t participating = Load64(payload + (chunk >> 3)) >> (chunk & 7);
-      const uint64_t unpacked = tiling.FillFields(
-          Isa::Deposit(~participating & LowMask<uint64_t>(tiling.fields), tiling.field_low_bits));
+      const uint64_t unpacked =
+          tiling.FillFields(Isa::Deposit(~participating & LowMask<uint64_t>(tiling.fields), tiling.field_low_bits));
       const uint64_t kept = codec.valid[group] & (~codec.mask[group] | unpacked);
       const int count = Isa::Count(kept);
       if (offset + count > limit_bits) return false;

@@ -1,0 +1,72 @@
+// The CUDA backend's launchers: plain C++, raw device pointers, a stream. They enqueue and return; they return at
+// once on no work, throw CudaError if a launch fails, and never synchronise or allocate.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/ibp_layout.h"
+
+namespace ibp {
+
+// A fitted codec on the GPU: the layout and the tables of core/ibp_tables.h.
+struct DeviceCodec {
+  IbpLayout layout;
+  const uint32_t* tables_dev = nullptr;
+};
+
+// Rows in the slot format of core/format.h. The pointers may be device memory or mapped host memory.
+struct DeviceRows {
+  const uint8_t* slots = nullptr;
+  const uint32_t* bitmask = nullptr;
+  const uint8_t* overflow = nullptr;
+  int64_t num_rows = 0;
+  int64_t num_overflow = 0;
+};
+
+// ones_dev: [8 * row_bytes], added to.
+void LaunchCountOnes(const uint8_t* rows_dev, int64_t num_rows, int32_t row_bytes, int64_t* ones_dev,
+                     cudaStream_t stream);
+
+void LaunchMeasure(const DeviceCodec& codec, const uint8_t* rows_dev, int64_t num_rows, int32_t* payload_bytes_dev,
+                   cudaStream_t stream);
+
+// Bytes of scratch that LaunchEncode wants, for the current device.
+int64_t EncodeScratchBytes(const IbpLayout& layout);
+
+// Slots, bitmask and overflow are written completely (slack excepted). overflow_index_dev: [num_rows].
+void LaunchEncode(const DeviceCodec& codec, const uint8_t* rows_dev, int64_t num_rows,
+                  const int64_t* overflow_index_dev, uint8_t* slots_dev, int32_t slot_bytes, uint32_t* bitmask_dev,
+                  uint8_t* overflow_dev, uint8_t* scratch_dev, cudaStream_t stream);
+
+// int64 counters in device memory, added to by every gather.
+enum GatherCounter { kHits = 0, kMisses = 1, kStoreBytes = 2, kErrorClaimed = 3, kNumGatherCounters = 4 };
+
+// What gather tells the host about the first bad row: int64 [2] = {GatherError, the id}.
+enum GatherError : int64_t { kNoError = 0, kIdOutOfRange = 1, kDamagedRow = 2 };
+
+struct GatherRequest {
+  DeviceRows store;
+  DeviceRows cache;                         // optional
+  const int32_t* cache_slot_dev = nullptr;  // [store.num_rows]: slot in the cache or -1; null without a cache
+  int32_t slot_bytes = 0;
+  int32_t lead_bytes = 0;         // bytes of a slot to fetch before its payload's length is known
+  const void* ids_dev = nullptr;  // int32 or int64 [num_ids]
+  bool ids_are_int64 = true;
+  const int64_t* positions_dev = nullptr;  // [num_ids]: row i goes to out row positions[i]; null: to row i
+  int64_t num_ids = 0;
+  uint8_t* out_dev = nullptr;       // [num_ids, row_bytes]
+  int64_t* counters_dev = nullptr;  // [kNumGatherCounters]
+  int64_t* error = nullptr;         // [2], device memory or mapped host memory
+  int32_t max_blocks = 0;           // 0: as many as the GPU holds
+};
+
+// Rows with a bad id, and damaged ones, come out as zeros and are reported; nothing is read outside the rows.
+void LaunchGather(const DeviceCodec& codec, const GatherRequest& request, cudaStream_t stream);
+
+// Copies uncompressed rows (device memory or mapped host memory) by id; ids are not checked. For benchmarks.
+void LaunchCopyRows(const uint8_t* rows, int32_t row_bytes, const int64_t* ids_dev, const int64_t* positions_dev,
+                    int64_t num_ids, uint8_t* out_dev, int32_t max_blocks, cudaStream_t stream);
+
+}  // namespace ibp

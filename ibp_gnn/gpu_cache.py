@@ -1,0 +1,166 @@
+"""CompressedGPUCache: the hottest rows of a store, compressed, in GPU memory."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from .capacity import parse_capacity
+from .compressed_rows import CompressedRows
+from .feature_store import CompressedFeatureStore, check_ids_on_cpu
+from .gpu_gather import GatherStats, GpuGather
+from .rows import as_ids, prepare_out, resolve_device, to_bytes
+
+_TABLE_BYTES_PER_ROW = 4  # int32: the row's slot in the cache, or -1
+
+
+class CompressedGPUCache:
+    """Serves the rows of `store` to one GPU: hits from its memory, misses from the store, in one kernel. A RowSource
+    with the store's bits. Which rows are cached is decided once, here."""
+
+    def __init__(
+        self,
+        store: CompressedFeatureStore,
+        capacity: int | float | str,
+        *,
+        hotness: torch.Tensor | None = None,
+        hot_ids: torch.Tensor | None = None,
+        device: torch.device | str = "cuda",
+    ) -> None:
+        """capacity: GPU memory for everything the cache holds (slots, overflow rows, bitmasks, slot table, codec):
+        bytes, "4GB", a share of the store's bytes as a float in (0, 1], "100000 rows", or "auto" = what is free now
+        less a reserve of 4 GiB (a quarter of the GPU if that is less). More than the store needs: a warning, and all
+        rows are cached.
+        hotness: [num_rows] numbers, e.g. degrees; the rows with the highest go first (ties: lower id first).
+        hot_ids: [k] distinct int32/int64 ids, hottest first; only these are cached. Neither: lowest ids first.
+        Raises ValueError if not even one row fits, or on bad arguments; RuntimeError if the store is not page-locked.
+        """
+        self.store = store
+        self.device = resolve_device(device, torch.device("cuda"))
+        if self.device.type != "cuda":
+            raise ValueError(f"device: want cuda, got {self.device}")
+        order = _hot_order(store, hotness, hot_ids)
+        limit, most_rows = parse_capacity(
+            capacity, num_rows=len(store), store_bytes=store.nbytes, device=self.device
+        )
+        num_cached = _rows_that_fit(store, order[:most_rows], limit, capacity)
+        cached_ids = order[:num_cached]
+        store_rows = store.mapped_rows(self.device)
+        self._cache: CompressedRows = store.rows.select(cached_ids, self.device)
+        self._cache_slot = torch.full((len(store),), -1, dtype=torch.int32)
+        self._cache_slot[cached_ids] = torch.arange(num_cached, dtype=torch.int32)
+        self._cache_slot = self._cache_slot.to(self.device)
+        self._gather = GpuGather(
+            store.codec,
+            self.device,
+            store_rows,
+            lead_bytes=store.lead_bytes,
+            cache=self._cache,
+            cache_slot=self._cache_slot,
+        )
+
+    def gather(
+        self, ids: Any, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """As CompressedFeatureStore.gather. To this cache's GPU: hits and misses in one kernel on the current stream,
+        no host sync if the ids are on the device. To any other device: from the store alone."""
+        ids = as_ids(ids)
+        target = resolve_device(device, ids.device)
+        if target != self.device:
+            return self.store.gather(ids, device=target, out=out)
+        check_ids_on_cpu(ids, len(self.store))
+        out = prepare_out(out, (len(ids), *self.store.codec.row_shape), self.dtype, target)
+        self._gather.gather(ids.to(target, non_blocking=True), to_bytes(out))
+        return out
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.store.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.store.dtype
+
+    @property
+    def num_cached(self) -> int:
+        return self._cache.num_rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of GPU memory: all that `capacity` limits."""
+        return self._cache.nbytes + _fixed_bytes(self.store)
+
+    def stats(self) -> GatherStats:
+        """Hits, misses and bytes since the last reset. Waits for the current stream."""
+        return self._gather.stats()
+
+    def reset_stats(self) -> None:
+        self._gather.reset_stats()
+
+    def check(self) -> None:
+        """Waits for the GPU, then raises IndexError or FormatError if any gather so far met one."""
+        self._gather.check()
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def __repr__(self) -> str:
+        return (
+            f"CompressedGPUCache({self.num_cached} of {len(self.store)} rows, {self.nbytes} bytes on {self.device}, "
+            f"store={self.store})"
+        )
+
+
+def _fixed_bytes(store: CompressedFeatureStore) -> int:
+    """GPU bytes that do not depend on how many rows are cached: slot table, the store's bitmask, codec tables."""
+    return _TABLE_BYTES_PER_ROW * len(store) + store.rows.bitmask.numel() + store.codec.table_nbytes
+
+
+def _hot_order(
+    store: CompressedFeatureStore, hotness: torch.Tensor | None, hot_ids: torch.Tensor | None
+) -> torch.Tensor:
+    """int64 ids on the CPU, hottest first."""
+    if hotness is not None and hot_ids is not None:
+        raise ValueError("hotness and hot_ids: want at most one of them, got both")
+    if hot_ids is not None:
+        ids = as_ids(hot_ids, "hot_ids").to("cpu", torch.int64)
+        check_ids_on_cpu(ids, len(store))
+        if len(torch.unique(ids)) != len(ids):
+            raise ValueError(f"hot_ids: want distinct ids, got {len(ids) - len(torch.unique(ids))} repeats")
+        return ids
+    if hotness is None:
+        return torch.arange(len(store))
+    scores = torch.as_tensor(hotness).detach().cpu()
+    if tuple(scores.shape) != (len(store),):
+        raise ValueError(f"hotness: want shape [{len(store)}], got {list(scores.shape)}")
+    if scores.is_floating_point() and bool(torch.isnan(scores).any()):
+        raise ValueError("hotness: want numbers, got NaN")
+    return torch.argsort(scores, descending=True, stable=True)
+
+
+def _rows_that_fit(
+    store: CompressedFeatureStore, order: torch.Tensor, limit: int | None, capacity: int | float | str
+) -> int:
+    """How many rows from the front of `order` take at most `limit` bytes, all that the cache holds counted."""
+    if limit is None:
+        return len(order)
+    rows = store.rows
+    empty = CompressedRows.empty(0, rows.row_bytes, rows.slot_bytes, 0).nbytes
+    count = torch.arange(1, len(order) + 1)
+    cost = count * rows.slot_bytes + (count + 31) // 32 * 4
+    cost += torch.cumsum(rows.overflows(order).to(torch.int64), 0) * rows.row_bytes
+    fitting = int(torch.searchsorted(cost, limit - _fixed_bytes(store) - empty, right=True))
+    if fitting == 0:
+        smallest = _fixed_bytes(store) + empty + (int(cost[0]) if len(cost) else 0)
+        raise ValueError(f"capacity: want at least {smallest} bytes, enough for one row, got {capacity!r} ({limit} bytes)")
+    if fitting == len(order) and not isinstance(capacity, float) and capacity != "auto":
+        needed = _fixed_bytes(store) + empty + int(cost[-1])
+        if limit > needed:
+            warnings.warn(
+                f"capacity {capacity!r} ({limit} bytes) is more than the {needed} bytes that caching {len(order)} rows "
+                "takes; they are all cached",
+                stacklevel=3,
+            )
+    return fitting
