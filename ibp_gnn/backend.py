@@ -62,9 +62,7 @@ def encode(codec: Codec, rows: torch.Tensor, overflow_index: torch.Tensor, out: 
             tables = codec.tables(rows.device)
             cuda.encode(tables, codec.chunk_bits, rows, overflow_index, *where, scratch, _stream(rows.device))
     else:
-        _native.cpu.encode(
-            codec.native, rows, overflow_index, *where, _native.threads(), _native.cpu_path
-        )
+        _native.cpu.encode(codec.native, rows, overflow_index, *where, _native.threads(), _native.cpu_path)
 
 
 def decode_on_cpu(codec: Codec, rows: CompressedRows, ids: torch.Tensor, out: torch.Tensor) -> None:

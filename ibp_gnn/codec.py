@@ -175,9 +175,7 @@ class Codec:
         backend.encode(self, row_bytes, torch.cumsum(spills, 0) - 1, out)
         return out
 
-    def decompress(
-        self, compressed: CompressedRows, ids: Any = None, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def decompress(self, compressed: CompressedRows, ids: Any = None, out: torch.Tensor | None = None) -> torch.Tensor:
         """ids: [n] int32/int64, None means all rows in order. Returns [n, *row_shape] on the device of
         `compressed`, on its current stream. Raises IndexError for an id out of range and FormatError for a damaged
         row; on CUDA this call waits for the result to be able to."""
@@ -192,9 +190,7 @@ class Codec:
             return out
         from .gpu_gather import GpuGather, MappedRows  # it builds on this module
 
-        gather = GpuGather(
-            self, compressed.device, MappedRows.on_device(compressed), lead_bytes=compressed.slot_bytes
-        )
+        gather = GpuGather(self, compressed.device, MappedRows.on_device(compressed), lead_bytes=compressed.slot_bytes)
         gather.gather(ids, to_bytes(out))
         gather.check()
         return out

@@ -140,9 +140,7 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     for depth, name in enumerate(names[:-1], start=1):
         section = section.setdefault(name, {})
         if not isinstance(section, dict):
-            raise ConfigError(
-                f"override {override!r}: {'.'.join(names[:depth])!r} is not a section of settings"
-            )
+            raise ConfigError(f"override {override!r}: {'.'.join(names[:depth])!r} is not a section of settings")
     section[names[-1]] = _parse_yaml(text, f"override {override!r}")
 
 

@@ -120,13 +120,14 @@ class CompressedFeatureStore:
         rows = self.rows
         ids = as_ids(ids)
         target = resolve_device(device, ids.device)
+        if target.type == "cuda":
+            self._check_process()  # before torch allocates there, whose message would not say what to do
         out = prepare_out(out, (len(ids), *self.codec.row_shape), self.dtype, target)
         out_bytes = to_bytes(out)
         if target.type == "cpu":
             backend.decode_on_cpu(self.codec, rows, ids.cpu(), out_bytes)
             return out
         check_ids_on_cpu(ids, rows.num_rows)
-        self._check_process()
         if self._pin_now():
             self._gather_mapped(ids.to(target, non_blocking=True), out_bytes, target)
         else:
@@ -148,9 +149,7 @@ class CompressedFeatureStore:
     def gather_on(self, device: torch.device) -> GpuGather:
         """The kernel's plan for a device, over the page-locked rows."""
         if device not in self._gathers:
-            self._gathers[device] = GpuGather(
-                self.codec, device, self.mapped_rows(device), lead_bytes=self._lead_bytes
-            )
+            self._gathers[device] = GpuGather(self.codec, device, self.mapped_rows(device), lead_bytes=self._lead_bytes)
         return self._gathers[device]
 
     def mapped_rows(self, device: torch.device) -> MappedRows:
@@ -192,8 +191,8 @@ class CompressedFeatureStore:
         forked = self._pinned is not None and self._pinned_by != os.getpid()
         if forked or getattr(torch.cuda, "_is_in_bad_fork", lambda: False)():
             raise RuntimeError(
-                "a store cannot gather to a GPU in a process forked after CUDA was initialised; gather to the CPU there, "
-                "or start the worker processes with the 'spawn' method"
+                "a store cannot gather to a GPU in a process forked after CUDA was initialised; gather to the CPU "
+                "there, or start the worker processes with the 'spawn' method"
             )
 
     @property
@@ -288,5 +287,3 @@ def check_ids_on_cpu(ids: torch.Tensor, num_rows: int) -> None:
     if len(bad):
         position = int(bad[0])
         raise IndexError(f"ids: want 0 <= id < {num_rows}, got {int(ids[position])} at position {position}")
-
-

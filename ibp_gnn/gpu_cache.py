@@ -42,9 +42,7 @@ class CompressedGPUCache:
         if self.device.type != "cuda":
             raise ValueError(f"device: want cuda, got {self.device}")
         order = _hot_order(store, hotness, hot_ids)
-        limit, most_rows = parse_capacity(
-            capacity, num_rows=len(store), store_bytes=store.nbytes, device=self.device
-        )
+        limit, most_rows = parse_capacity(capacity, num_rows=len(store), store_bytes=store.nbytes, device=self.device)
         num_cached = _rows_that_fit(store, order[:most_rows], limit, capacity)
         cached_ids = order[:num_cached]
         store_rows = store.mapped_rows(self.device)
@@ -154,7 +152,7 @@ def _rows_that_fit(
     fitting = int(torch.searchsorted(cost, limit - _fixed_bytes(store) - empty, right=True))
     if fitting == 0:
         smallest = _fixed_bytes(store) + empty + (int(cost[0]) if len(cost) else 0)
-        raise ValueError(f"capacity: want at least {smallest} bytes, enough for one row, got {capacity!r} ({limit} bytes)")
+        raise ValueError(f"capacity: want at least {smallest} bytes (one row), got {capacity!r} ({limit} bytes)")
     if fitting == len(order) and not isinstance(capacity, float) and capacity != "auto":
         needed = _fixed_bytes(store) + empty + int(cost[-1])
         if limit > needed:

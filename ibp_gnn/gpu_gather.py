@@ -119,7 +119,7 @@ class GpuGather:
         self._counters[-1] = 0  # the next error may be reported again
         if kind == self._native.ID_OUT_OF_RANGE:
             raise IndexError(
-                f"ids: want 0 <= id < {self.num_rows}, got {bad_id} in an earlier gather, whose rows for such ids are zeros"
+                f"ids: want 0 <= id < {self.num_rows}, got {bad_id} in an earlier gather, which gave zeros for it"
             )
         raise _native.FormatError(f"row {bad_id} is damaged: its payload or overflow index does not fit the store")
 

@@ -111,7 +111,7 @@ def resolve_device(device: torch.device | str | None, default: torch.device) -> 
     if resolved.type not in ("cpu", "cuda"):
         raise ValueError(f"device: want cpu or cuda, got {resolved}")
     if resolved.type == "cuda" and not torch.cuda.is_initialized() and not torch.cuda.is_available():
-        raise RuntimeError(f"device: want one that torch can use, got {resolved}, but torch.cuda.is_available() is False")
+        raise RuntimeError(f"device: want one that torch can use, got {resolved}; torch.cuda.is_available() is False")
     if resolved.type == "cuda" and resolved.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return resolved

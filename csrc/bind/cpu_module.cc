@@ -106,6 +106,8 @@ void BindDecode(const IbpCodec& codec, const CpuVector<const uint8_t>& slots, in
 
 NB_MODULE(_cpu, m) {
   m.doc() = "CPU backend of ibp_gnn; use it through ibp_gnn.Codec and ibp_gnn.CompressedFeatureStore.";
+  // A codec that a traceback keeps alive at exit is no bug.
+  nb::set_leak_warnings(false);
   BindErrors(m);
   m.attr("FORMAT_VERSION") = kFormatVersion;
   m.attr("SLACK_BYTES") = kSlackBytes;

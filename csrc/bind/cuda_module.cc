@@ -127,6 +127,8 @@ void BindCopyRows(uint64_t rows, const CudaVector<const int64_t>& ids,
 
 NB_MODULE(_cuda, m) {
   m.doc() = "CUDA backend of ibp_gnn; use it through ibp_gnn.Codec, CompressedFeatureStore and CompressedGPUCache.";
+  // A codec that a traceback keeps alive at exit is no bug.
+  nb::set_leak_warnings(false);
   BindErrors(m);
   m.attr("NUM_COUNTERS") = static_cast<int>(kNumGatherCounters);
   m.attr("ID_OUT_OF_RANGE") = static_cast<int64_t>(kIdOutOfRange);

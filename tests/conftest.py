@@ -1,0 +1,96 @@
+"""Fixtures that several test files share."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+from ibp_gnn import Codec, _native
+from ibp_gnn.rows import dtype_from_name
+
+GOLDEN_FOLDER = Path(__file__).parent / "golden"
+
+# The same examples in every run; HYPOTHESIS_PROFILE=thorough looks for new ones.
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=5000, database=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Golden:
+    """One file of tests/golden. rows, payload_bytes and the buffers are what its codec has to make."""
+
+    name: str
+    format_version: int
+    codec: Codec
+    slot_bytes: int
+    rows: np.ndarray
+    payload_bytes: np.ndarray
+    slots: np.ndarray
+    bitmask: np.ndarray
+    overflow: np.ndarray
+
+    @classmethod
+    def load(cls, path: Path) -> Golden:
+        with np.load(path, allow_pickle=False) as npz:
+            part = dict(npz)
+        codec = Codec(
+            dtype=dtype_from_name(str(part["dtype"])),
+            row_shape=(int(part["width"]),),
+            mask_bytes=part["mask"],
+            bitval_bytes=part["bitval"],
+            word_bits=int(part["word_bits"]),
+            words_per_chunk=int(part["words_per_chunk"]),
+            threshold=float(part["threshold"]),
+        )
+        arrays = {name: part[name] for name in ("rows", "payload_bytes", "slots", "bitmask", "overflow")}
+        return cls(path.stem, int(part["format_version"]), codec, int(part["slot_bytes"]), **arrays)
+
+    def tensor(self, device: torch.device) -> torch.Tensor:
+        return torch.from_numpy(self.rows).view(self.codec.dtype).to(device)
+
+
+@pytest.fixture(params=["scalar", "avx2", pytest.param("cuda", marks=pytest.mark.cuda)])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """The device to put rows on, once for each implementation that can be asked for there."""
+    if request.param == "cuda":
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+        if not _native.cuda_is_built():
+            pytest.skip("the CUDA extension is not built")
+        return torch.device("cuda", torch.cuda.current_device())
+    skip_without(request.param)
+    monkeypatch.setattr(_native, "cpu_path", request.param)
+    return torch.device("cpu")
+
+
+@pytest.fixture(params=["scalar", "avx2"])
+def cpu_path(request: pytest.FixtureRequest) -> str:
+    """For raw calls of the CPU extension: the name of a code path that this CPU has."""
+    skip_without(request.param)
+    return request.param
+
+
+@pytest.fixture(params=sorted(GOLDEN_FOLDER.glob("*.npz")), ids=lambda path: path.stem)
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden.load(request.param)
+
+
+def skip_without(path: str) -> None:
+    # The fastest path is a superset of the slower ones.
+    if path == "avx2" and _native.cpu.default_path() == "scalar" and os.environ.get("IBP_GNN_CPU") is None:
+        pytest.skip("this CPU has no AVX2 and BMI2")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available() and _native.cuda_is_built():
+        return
+    for item in items:
+        if item.get_closest_marker("cuda"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device, or the CUDA extension is not built"))

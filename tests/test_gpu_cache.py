@@ -1,0 +1,166 @@
+"""CompressedGPUCache and how its capacity is given. What needs no GPU is tested without one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ibp_gnn import CompressedFeatureStore, CompressedGPUCache
+from ibp_gnn.capacity import parse_capacity
+from ibp_gnn.gpu_cache import _hot_order, _rows_that_fit
+from ibp_gnn.testing import assert_bitwise_equal, special_rows
+
+ROWS, WIDTH = 3000, 50
+
+
+def features() -> torch.Tensor:
+    rows = special_rows(torch.float32, WIDTH, "outliers", ROWS)
+    rows[::13] = special_rows(torch.float32, WIDTH, "random_bits", len(rows[::13]))
+    return rows
+
+
+@pytest.fixture
+def store() -> CompressedFeatureStore:
+    return CompressedFeatureStore.build(features(), progress=False)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "wanted"),
+    [
+        (1000, (1000, 50)),
+        ("1000 b", (1000, 50)),
+        ("4GB", (4 * 10**9, 50)),
+        ("1.5 GiB", (3 * 2**29, 50)),
+        ("512mib", (2**29, 50)),
+        (0.25, (200, 50)),
+        (1.0, (800, 50)),
+        ("30 rows", (None, 30)),
+        ("50 rows", (None, 50)),
+    ],
+)
+def test_capacity_is_understood(capacity: int | float | str, wanted: tuple) -> None:
+    got = parse_capacity(capacity, num_rows=50, store_bytes=800, device=torch.device("cuda", 0))
+    assert got == wanted
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 0.0, 1.01, float("nan"), "0GB", "4 gallons", "", "-4GB", "GB", "1e3"])
+def test_bad_capacities_are_refused(capacity: int | float | str) -> None:
+    with pytest.raises(ValueError, match="capacity: want bytes .* got "):
+        parse_capacity(capacity, num_rows=50, store_bytes=800, device=torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize("capacity", ["0 rows", "51 rows", "1.5 rows"])
+def test_bad_row_counts_are_refused(capacity: str) -> None:
+    with pytest.raises(ValueError, match=rf"capacity: want 1 to 50 rows, got '{capacity}'"):
+        parse_capacity(capacity, num_rows=50, store_bytes=800, device=torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize("capacity", [None, True, [4]])
+def test_capacities_of_the_wrong_type_are_refused(capacity: object) -> None:
+    with pytest.raises(TypeError, match="capacity: want bytes"):
+        parse_capacity(capacity, num_rows=50, store_bytes=800, device=torch.device("cuda", 0))  # type: ignore[arg-type]
+
+
+def test_hottest_rows_come_first(store: CompressedFeatureStore) -> None:
+    hotness = torch.randint(0, 50, (ROWS,))
+    order = _hot_order(store, hotness, None)
+    assert order.sort().values.tolist() == list(range(ROWS))
+    pairs = [(-int(hotness[row]), int(row)) for row in order]
+    assert pairs == sorted(pairs), "by falling hotness, then by rising id"
+    assert _hot_order(store, None, torch.tensor([5, 3], dtype=torch.int32)).tolist() == [5, 3]
+    assert _hot_order(store, None, None).tolist() == list(range(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"hotness": torch.ones(5)}, ValueError, r"hotness: want shape \[3000\], got \[5\]"),
+        ({"hotness": torch.full((ROWS,), float("nan"))}, ValueError, "hotness: want numbers, got NaN"),
+        ({"hot_ids": torch.tensor([0, ROWS])}, IndexError, "want 0 <= id < 3000, got 3000 at position 1"),
+        ({"hot_ids": torch.tensor([1, 1])}, ValueError, "hot_ids: want distinct ids, got 1 repeats"),
+        ({"hot_ids": torch.tensor([1.5])}, TypeError, "hot_ids: want int32 or int64"),
+        ({"hot_ids": torch.tensor([1]), "hotness": torch.ones(ROWS)}, ValueError, "want at most one of them, got both"),
+    ],
+)
+def test_bad_hotness_is_refused(store: CompressedFeatureStore, options: dict, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        _hot_order(store, options.get("hotness"), options.get("hot_ids"))
+
+
+def test_the_rows_that_fit_are_counted_to_the_byte(store: CompressedFeatureStore) -> None:
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
+    fixed = 4 * ROWS + store.rows.bitmask.numel() + store.codec.table_nbytes
+    for wanted in (1, 2, 31, 32, 33, 999, ROWS):
+        needed = fixed + store.rows.select(order[:wanted]).nbytes
+        assert _rows_that_fit(store, order, needed, needed) == wanted
+        if wanted > 1:
+            assert _rows_that_fit(store, order, needed - 1, needed - 1) == wanted - 1
+    with pytest.raises(ValueError, match=rf"want at least {fixed + store.rows.select(order[:1]).nbytes} bytes"):
+        _rows_that_fit(store, order, fixed, fixed)
+    everything = fixed + store.rows.select(order).nbytes
+    with pytest.warns(UserWarning, match=f"more than the {everything} bytes that caching {ROWS} rows takes"):
+        assert _rows_that_fit(store, order, everything + 1, everything + 1) == ROWS
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("share", [0.3, 0.7, 1.0])
+@pytest.mark.parametrize("layout", ["compact", "inplace"])
+@pytest.mark.parametrize("ids_dtype", [torch.int32, torch.int64])
+def test_hits_and_misses_have_the_stores_bits(share: float, layout: str, ids_dtype: torch.dtype) -> None:
+    rows = features()
+    with CompressedFeatureStore.build(rows, layout=layout, progress=False) as store:
+        hotness = torch.rand(ROWS)
+        cache = CompressedGPUCache(store, int(store.nbytes * share) + 4 * ROWS, hotness=hotness)
+        assert cache.nbytes <= int(store.nbytes * share) + 4 * ROWS
+        cached = set(torch.argsort(hotness, descending=True, stable=True)[: cache.num_cached].tolist())
+        for size in (0, 1, 50, ROWS, 40000):
+            cache.reset_stats()
+            ids = torch.randint(0, ROWS, (size,), dtype=ids_dtype)
+            for holder in ("cpu", "cuda"):
+                assert_bitwise_equal(cache.gather(ids.to(holder), device="cuda").cpu(), rows[ids])
+            stats = cache.stats()
+            hits = sum(row in cached for row in ids.tolist())
+            assert (stats.hits, stats.misses) == (2 * hits, 2 * (size - hits))
+            assert stats.raw_bytes == stats.misses * WIDTH * 4
+            assert (stats.pcie_bytes > 0) == (stats.misses > 0)
+            assert stats.miss_rate == pytest.approx((size - hits) / size if size else 0)
+
+
+@pytest.mark.cuda
+def test_a_cache_built_from_given_ids() -> None:
+    rows = features()
+    with CompressedFeatureStore.build(rows, progress=False) as store:
+        hot = torch.tensor([7, 2999, 13, 26])
+        cache = CompressedGPUCache(store, "4 rows", hot_ids=hot)
+        assert cache.num_cached == 4
+        assert_bitwise_equal(cache.gather(hot.cuda()).cpu(), rows[hot])
+        assert cache.stats().misses == 0
+        assert_bitwise_equal(cache.gather(torch.arange(ROWS)), rows)  # to the CPU: from the store
+        assert cache.shape == (ROWS, WIDTH) and cache.dtype == torch.float32 and len(cache) == ROWS
+
+
+@pytest.mark.cuda
+def test_errors_of_a_cache() -> None:
+    with CompressedFeatureStore.build(features(), progress=False) as store:
+        with pytest.raises(ValueError, match="device: want cuda, got cpu"):
+            CompressedGPUCache(store, "auto", device="cpu")
+        with pytest.raises(ValueError, match="capacity: want at least"):
+            CompressedGPUCache(store, 100)
+        cache = CompressedGPUCache(store, 0.5)
+        with pytest.raises(IndexError, match="got 3000 at position 0"):
+            cache.gather(torch.tensor([ROWS]), device="cuda")
+        cache.gather(torch.tensor([ROWS], device="cuda"))
+        with pytest.raises(IndexError, match="got 3000 in an earlier gather"):
+            cache.check()
+        assert CompressedGPUCache(store, "auto").num_cached == ROWS
+    with CompressedFeatureStore.build(features(), pin=False, progress=False) as store:
+        with pytest.raises(RuntimeError, match="not page-locked"):
+            CompressedGPUCache(store, 0.5)
+    with pytest.raises(ValueError, match="closed"):
+        CompressedGPUCache(store, 0.5)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU")
+def test_without_a_gpu_a_cache_is_refused(store: CompressedFeatureStore) -> None:
+    with pytest.raises(RuntimeError, match="device: want one that torch can use, got cuda"):
+        CompressedGPUCache(store, "1GB")
