@@ -25,7 +25,7 @@ void BindTables(const CpuVector<const uint8_t>& mask, const CpuVector<const uint
   const IbpLayout layout = MakeIbpLayout(Length(mask), chunk_bits);
   CheckInvariantBits(layout, mask.data(), bitval.data());
   CheckEqual("tables", int64_t{kNumTables}, static_cast<int64_t>(tables.shape(0)));
-  CheckEqual("units", int64_t{NumUnits(layout.row_bytes)}, static_cast<int64_t>(tables.shape(1)));
+  CheckEqual("units, padded", int64_t{TableStride(layout.row_bytes)}, static_cast<int64_t>(tables.shape(1)));
   MakeIbpTables(layout, mask.data(), bitval.data(), tables.data());
 }
 
@@ -48,16 +48,6 @@ void BindMeasure(const IbpCodec& codec, const CpuMatrix<const uint8_t>& rows, co
   MeasureRows(codec, ops, rows.data(), Length(rows), payload_bytes.data(), threads);
 }
 
-void CheckSlots(const IbpCodec& codec, int64_t num_rows, int64_t slot_bytes, int64_t slots_length,
-                int64_t bitmask_length, int64_t overflow_length) {
-  const bool needs_index = slot_bytes < codec.layout.row_bytes;
-  CheckAtLeast("slot_bytes", needs_index ? int64_t{kOverflowIndexBytes} : int64_t{1}, slot_bytes);
-  if (slot_bytes > kMaxRowBytes) Throw<ArgumentError>("slot_bytes: want at most ", kMaxRowBytes, ", got ", slot_bytes);
-  CheckAtLeast("slots bytes, slack included", num_rows * slot_bytes + kSlackBytes, slots_length);
-  CheckAtLeast("bitmask bytes", BitmaskBytes(num_rows), bitmask_length);
-  CheckAtLeast("overflow bytes, slack included", kSlackBytes, overflow_length);
-}
-
 void BindEncode(const IbpCodec& codec, const CpuMatrix<const uint8_t>& rows,
                 const CpuVector<const int64_t>& overflow_index, const CpuVector<uint8_t>& slots, int64_t slot_bytes,
                 const CpuVector<uint8_t>& bitmask, const CpuVector<uint8_t>& overflow, int threads,
@@ -65,7 +55,7 @@ void BindEncode(const IbpCodec& codec, const CpuMatrix<const uint8_t>& rows,
   CheckRows(codec, rows);
   const int64_t n = Length(rows);
   CheckEqual("overflow_index", n, Length(overflow_index));
-  CheckSlots(codec, n, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
+  CheckSlotBuffers(codec.layout, n, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
   const int64_t overflow_rows = (Length(overflow) - kSlackBytes) / codec.layout.row_bytes;
   for (int64_t i = 0; i < n; ++i) {
     if (overflow_index.data()[i] >= overflow_rows) {
@@ -82,7 +72,7 @@ void BindDecode(const IbpCodec& codec, const CpuVector<const uint8_t>& slots, in
                 const CpuVector<const uint8_t>& bitmask, const CpuVector<const uint8_t>& overflow, int64_t num_rows,
                 const CpuVector<const int64_t>& ids, const CpuMatrix<uint8_t>& out, int threads,
                 const std::string& path) {
-  CheckSlots(codec, num_rows, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
+  CheckSlotBuffers(codec.layout, num_rows, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
   CheckEqual("out rows", Length(ids), Length(out));
   CheckEqual("out row_bytes", int64_t{codec.layout.row_bytes}, static_cast<int64_t>(out.shape(1)));
   const RowOps& ops = path.empty() ? SelectRowOps() : RowOpsByName(path.c_str());

@@ -25,7 +25,7 @@ DeviceCodec MakeDeviceCodec(const CudaMatrix<const int32_t>& tables, int64_t row
   DeviceCodec codec;
   codec.layout = MakeIbpLayout(row_bytes, chunk_bits);
   CheckEqual("tables", int64_t{kNumTables}, static_cast<int64_t>(tables.shape(0)));
-  CheckEqual("units", int64_t{NumUnits(codec.layout.row_bytes)}, static_cast<int64_t>(tables.shape(1)));
+  CheckEqual("units, padded", int64_t{TableStride(codec.layout.row_bytes)}, static_cast<int64_t>(tables.shape(1)));
   codec.tables_dev = reinterpret_cast<const uint32_t*>(tables.data());
   return codec;
 }
@@ -50,44 +50,51 @@ void BindEncode(const CudaMatrix<const int32_t>& tables, int64_t chunk_bits, con
   const DeviceCodec codec = MakeDeviceCodec(tables, static_cast<int64_t>(rows.shape(1)), chunk_bits);
   const int64_t n = Length(rows);
   CheckEqual("overflow_index", n, Length(overflow_index));
-  CheckAtLeast("slots bytes", n * slot_bytes + kSlackBytes, Length(slots));
-  CheckAtLeast("bitmask bytes", BitmaskBytes(n), Length(bitmask));
-  CheckAtLeast("overflow bytes", kSlackBytes, Length(overflow));
+  CheckSlotBuffers(codec.layout, n, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
   CheckAtLeast("scratch bytes", EncodeScratchBytes(codec.layout), Length(scratch));
   LaunchEncode(codec, rows.data(), n, overflow_index.data(), slots.data(), static_cast<int32_t>(slot_bytes),
                reinterpret_cast<uint32_t*>(bitmask.data()), overflow.data(), scratch.data(), Stream(stream));
 }
 
-// Slots and overflow are given by address because they may be mapped host memory, which no array type describes.
-DeviceRows MakeDeviceRows(uint64_t slots, uint64_t bitmask, uint64_t overflow, int64_t num_rows, int64_t num_overflow) {
+// Buffers by address and length, because slots and overflow may be mapped host memory, which no array type describes.
+struct RowBuffers {
   DeviceRows rows;
-  rows.slots = reinterpret_cast<const uint8_t*>(slots);
-  rows.bitmask = reinterpret_cast<const uint32_t*>(bitmask);
-  rows.overflow = reinterpret_cast<const uint8_t*>(overflow);
-  rows.num_rows = num_rows;
-  rows.num_overflow = num_overflow;
-  return rows;
-}
+  int64_t slots_length, bitmask_length, overflow_length;
+
+  RowBuffers(uint64_t slots, int64_t slots_length_, uint64_t bitmask, int64_t bitmask_length_, uint64_t overflow,
+             int64_t overflow_length_, int64_t num_rows)
+      : slots_length(slots_length_), bitmask_length(bitmask_length_), overflow_length(overflow_length_) {
+    rows.slots = reinterpret_cast<const uint8_t*>(slots);
+    rows.bitmask = reinterpret_cast<const uint32_t*>(bitmask);
+    rows.overflow = reinterpret_cast<const uint8_t*>(overflow);
+    rows.num_rows = num_rows;
+  }
+  DeviceRows Checked(const IbpLayout& layout, int64_t slot_bytes) const {
+    CheckSlotBuffers(layout, rows.num_rows, slot_bytes, slots_length, bitmask_length, overflow_length);
+    DeviceRows checked = rows;
+    checked.num_overflow = (overflow_length - kSlackBytes) / layout.row_bytes;
+    return checked;
+  }
+};
 
 // All that stays the same from gather to gather. The arrays behind the addresses belong to the caller.
 struct GatherPlan {
   DeviceCodec codec;
   GatherRequest request;
 
-  GatherPlan(const CudaMatrix<const int32_t>& tables, int64_t row_bytes, int64_t chunk_bits, const DeviceRows& store,
-             const std::optional<DeviceRows>& cache, const std::optional<CudaVector<const int32_t>>& cache_slot,
+  GatherPlan(const CudaMatrix<const int32_t>& tables, int64_t row_bytes, int64_t chunk_bits, const RowBuffers& store,
+             const std::optional<RowBuffers>& cache, const std::optional<CudaVector<const int32_t>>& cache_slot,
              int64_t slot_bytes, int64_t lead_bytes, const CudaVector<int64_t>& counters, uint64_t error)
       : codec(MakeDeviceCodec(tables, row_bytes, chunk_bits)) {
-    CheckAtLeast("slot_bytes", slot_bytes < row_bytes ? int64_t{kOverflowIndexBytes} : int64_t{1}, slot_bytes);
+    request.store = store.Checked(codec.layout, slot_bytes);
     if (lead_bytes < 1 || lead_bytes > slot_bytes) {
       Throw<ArgumentError>("lead_bytes: want 1 to ", slot_bytes, ", got ", lead_bytes);
     }
     CheckEqual("counters", int64_t{kNumGatherCounters}, Length(counters));
     CheckEqual("cache_slot given", cache.has_value(), cache_slot.has_value());
-    request.store = store;
     if (cache) {
-      CheckEqual("cache_slot", store.num_rows, Length(*cache_slot));
-      request.cache = *cache;
+      CheckEqual("cache_slot", store.rows.num_rows, Length(*cache_slot));
+      request.cache = cache->Checked(codec.layout, slot_bytes);
       request.cache_slot_dev = cache_slot->data();
     }
     request.slot_bytes = static_cast<int32_t>(slot_bytes);
@@ -152,17 +159,13 @@ NB_MODULE(_cuda, m) {
   m.def(
       "unregister_host_memory", [](uint64_t address) { UnregisterHostMemory(reinterpret_cast<void*>(address)); },
       nb::arg("address"));
-  nb::class_<DeviceRows>(m, "DeviceRows")
-      .def(
-          "__init__",
-          [](DeviceRows* self, uint64_t slots, uint64_t bitmask, uint64_t overflow, int64_t num_rows,
-             int64_t num_overflow) {
-            new (self) DeviceRows(MakeDeviceRows(slots, bitmask, overflow, num_rows, num_overflow));
-          },
-          nb::arg("slots"), nb::arg("bitmask"), nb::arg("overflow"), nb::arg("num_rows"), nb::arg("num_overflow"));
+  nb::class_<RowBuffers>(m, "RowBuffers")
+      .def(nb::init<uint64_t, int64_t, uint64_t, int64_t, uint64_t, int64_t, int64_t>(), nb::arg("slots"),
+           nb::arg("slots_length"), nb::arg("bitmask"), nb::arg("bitmask_length"), nb::arg("overflow"),
+           nb::arg("overflow_length"), nb::arg("num_rows"));
   nb::class_<GatherPlan>(m, "GatherPlan")
-      .def(nb::init<const CudaMatrix<const int32_t>&, int64_t, int64_t, const DeviceRows&,
-                    const std::optional<DeviceRows>&, const std::optional<CudaVector<const int32_t>>&, int64_t, int64_t,
+      .def(nb::init<const CudaMatrix<const int32_t>&, int64_t, int64_t, const RowBuffers&,
+                    const std::optional<RowBuffers>&, const std::optional<CudaVector<const int32_t>>&, int64_t, int64_t,
                     const CudaVector<int64_t>&, uint64_t>(),
            nb::arg("tables"), nb::arg("row_bytes"), nb::arg("chunk_bits"), nb::arg("store"), nb::arg("cache").none(),
            nb::arg("cache_slot").none(), nb::arg("slot_bytes"), nb::arg("lead_bytes"), nb::arg("counters"),

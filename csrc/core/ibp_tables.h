@@ -11,11 +11,13 @@
 namespace ibp {
 
 constexpr int kExpandSteps = 5;
-// Rows of the table: bits the payload keeps, bitval, bits that belong to the row, then one row per step.
+// Rows of the table: bits the payload keeps, bitval, bits that belong to the row, then one row per step. Rows are
+// padded with 0 to a multiple of 4 units, so that a lane can load the entries of up to 4 units at once.
 constexpr int kKeepTable = 0, kBitvalTable = 1, kValidTable = 2, kMoveTable = 3;
 constexpr int kNumTables = kMoveTable + kExpandSteps;
 
 IBP_HOST_DEVICE constexpr int32_t NumUnits(int32_t row_bytes) { return (row_bytes + 3) / 4; }
+IBP_HOST_DEVICE constexpr int32_t TableStride(int32_t row_bytes) { return (row_bytes + 15) / 16 * 4; }
 
 // moves[s]: the bits of a word that a compress shifts right by 2^s in step s, given the bits it keeps.
 IBP_HOST_DEVICE void MakeMoves(uint32_t keep, int field_bits, uint32_t moves[kExpandSteps]) {
@@ -55,11 +57,11 @@ IBP_HOST_DEVICE uint32_t SpreadFields(uint32_t x, uint32_t keep, const uint32_t 
   return x & keep;
 }
 
-// mask, bitval: row_bytes bytes; tables: [kNumTables, NumUnits(row_bytes)].
+// mask, bitval: row_bytes bytes; tables: [kNumTables, TableStride(row_bytes)].
 inline void MakeIbpTables(const IbpLayout& layout, const uint8_t* mask, const uint8_t* bitval, uint32_t* tables) {
-  const int32_t units = NumUnits(layout.row_bytes);
+  const int32_t stride = TableStride(layout.row_bytes);
   const int field_bits = layout.chunk_bits < 32 ? layout.chunk_bits : 32;
-  for (int32_t u = 0; u < units; ++u) {
+  for (int32_t u = 0; u < stride; ++u) {
     uint32_t mask_word = 0, bitval_word = 0, valid = 0;
     for (int byte = 0; byte < 4 && 4 * u + byte < layout.row_bytes; ++byte) {
       mask_word |= static_cast<uint32_t>(mask[4 * u + byte]) << (8 * byte);
@@ -69,10 +71,10 @@ inline void MakeIbpTables(const IbpLayout& layout, const uint8_t* mask, const ui
     const uint32_t keep = valid & ~mask_word;
     uint32_t moves[kExpandSteps];
     MakeMoves(keep, field_bits, moves);
-    tables[kKeepTable * units + u] = keep;
-    tables[kBitvalTable * units + u] = bitval_word;
-    tables[kValidTable * units + u] = valid;
-    for (int s = 0; s < kExpandSteps; ++s) tables[(kMoveTable + s) * units + u] = moves[s];
+    tables[kKeepTable * stride + u] = keep;
+    tables[kBitvalTable * stride + u] = bitval_word;
+    tables[kValidTable * stride + u] = valid;
+    for (int s = 0; s < kExpandSteps; ++s) tables[(kMoveTable + s) * stride + u] = moves[s];
   }
 }
 

@@ -57,14 +57,14 @@ __global__ void MeasureKernel(DeviceCodec codec, const uint8_t* __restrict__ row
         valid = table.valid();
         differing = (LoadUnit(rows + row * row_bytes, unit, row_bytes, aligned) & valid & ~keep) ^ table.bitval();
       }
-      if (chunks.units_per_chunk == 1) {
+      if (chunks.units_per_chunk() == 1) {
         bits += __popc(keep | (chunks.Fill(chunks.NonZero(differing)) & valid));
         continue;
       }
       const uint32_t differing_units = __ballot_sync(kWholeWarp, differing != 0);
-      if (chunks.units_per_chunk <= kWarpSize) {
-        const int first = lane & ~(chunks.units_per_chunk - 1);
-        const bool differs = (differing_units >> first) & LowMask<uint32_t>(chunks.units_per_chunk);
+      if (chunks.units_per_chunk() <= kWarpSize) {
+        const int first = lane & ~(chunks.units_per_chunk() - 1);
+        const bool differs = (differing_units >> first) & LowMask<uint32_t>(chunks.units_per_chunk());
         bits += __popc(differs ? valid : keep);
         continue;
       }
@@ -72,7 +72,7 @@ __global__ void MeasureKernel(DeviceCodec codec, const uint8_t* __restrict__ row
       whole_so_far += __popc(valid);
       differs_so_far |= differing_units != 0;
       const int32_t next = tile + kWarpSize;
-      if (next % chunks.units_per_chunk == 0 || next >= units) {
+      if (next % chunks.units_per_chunk() == 0 || next >= units) {
         bits += differs_so_far ? whole_so_far : kept_so_far;
         kept_so_far = whole_so_far = 0;
         differs_so_far = false;

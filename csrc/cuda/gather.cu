@@ -1,9 +1,9 @@
 // The hot path: ids -> slots -> payloads -> rows, in one kernel, for hits in GPU memory and misses in pinned host
-// memory alike. A warp looks up a batch of ids, one per lane; then it decodes row after row, while the payload of
-// the next row is on its way into the other of its two windows in shared memory.
-#include <cuda_pipeline_primitives.h>
-
+// memory alike. A warp looks up a batch of ids, one per lane; then it decodes row after row from a window in shared
+// memory, while the payload of the next row is on its way into registers.
 #include <algorithm>
+#include <cstdlib>
+#include <type_traits>
 
 #include "cuda/cuda_check.h"
 #include "cuda/row_units.cuh"
@@ -16,11 +16,21 @@ constexpr int kWarpsPerBlock = kThreads / kWarpSize;
 constexpr int kBlocksPerMultiprocessor = 6;
 constexpr int kMaxIdsPerBatch = 8;
 constexpr int32_t kLoadBytes = 16;
-constexpr int32_t kMaxWindowBytes = 2048;
+// One warp-wide load of 16 bytes a lane. Ordinary loads, not asynchronous copies to shared memory: from host memory
+// those take half as long again when slots are not 32-byte aligned (3.7 ms against 2.5 for 200,000 ordered slots of 460
+// bytes on an H200).
+constexpr int32_t kLoadStride = kWarpSize * kLoadBytes;
+constexpr int kMaxLoads = 2;
+constexpr int32_t kMaxWindowBytes = kMaxLoads * kLoadStride;
+constexpr int32_t kHeadBytes = 256;        // participation bits that stay in shared memory when the window moves
 constexpr int32_t kWindowSlackBytes = 16;  // ReadBits may look at one word past the window
 
 __host__ __device__ constexpr int32_t RoundUp(int32_t x, int32_t multiple) {
   return (x + multiple - 1) / multiple * multiple;
+}
+
+__host__ __device__ constexpr int32_t SharedBytesPerWarp(int32_t window_bytes) {
+  return kHeadBytes + window_bytes + kWindowSlackBytes;
 }
 
 enum class RowKind : int32_t { kNothing, kPayload, kRaw };
@@ -78,48 +88,113 @@ __device__ RowRef Lookup(const DeviceCodec& codec, const GatherRequest& request,
   return ref;
 }
 
-// A stretch of one payload in shared memory: bytes [begin, end) counted from `base`, the 16-byte boundary at or
-// before the slot. 16-byte loads may touch neighbouring slots or the slack, never anything outside the buffer.
-struct Window {
-  const uint8_t* base = nullptr;
-  uint8_t* shared = nullptr;
-  int32_t begin = 0, end = 0;
+// Bytes on their way from memory into a warp's registers.
+struct Fetch {
+  uint4 loaded[kMaxLoads];
 
-  // Starts copying bytes [end, until), until rounded up, into the window; returns how many bytes that are.
-  __device__ int32_t Append(int32_t until, int lane) {
-    const int32_t target = RoundUp(until, kLoadBytes);
-    for (int32_t at = end + lane * kLoadBytes; at < target; at += kWarpSize * kLoadBytes) {
-      __pipeline_memcpy_async(shared + (at - begin), base + at, kLoadBytes);
+  // Starts loading bytes [begin, end) from base; at most kMaxWindowBytes, all multiples of kLoadBytes.
+  __device__ void Start(const uint8_t* base, int32_t begin, int32_t end, int lane) {
+#pragma unroll
+    for (int i = 0; i < kMaxLoads; ++i) {
+      const int32_t at = begin + i * kLoadStride + lane * kLoadBytes;
+      if (at < end) loaded[i] = *reinterpret_cast<const uint4*>(base + at);
     }
-    const int32_t copied = max(0, target - end);
-    end = max(end, target);
-    return copied;
   }
-  __device__ void MoveTo(int32_t byte) { begin = end = byte / kLoadBytes * kLoadBytes; }
-
-  // 32 bits from bit `bit` of base; only bits inside the window are meaningful.
-  __device__ uint32_t ReadBits(int32_t bit) const {
-    const uint32_t* words = reinterpret_cast<const uint32_t*>(shared) + (bit / 32 - begin / 4);
-    return __funnelshift_r(words[0], words[1], bit % 32);
-  }
-  // The byte with bit `bit`, from memory if the window has moved on.
-  __device__ uint32_t ByteOf(int32_t bit) const {
-    const int32_t byte = bit / 8;
-    return byte >= begin && byte < end ? shared[byte - begin] : base[byte];
+  // Puts them where all lanes can read them, after a __syncwarp.
+  __device__ void Finish(uint8_t* shared, int32_t bytes, int lane) const {
+#pragma unroll
+    for (int i = 0; i < kMaxLoads; ++i) {
+      const int32_t at = i * kLoadStride + lane * kLoadBytes;
+      if (at < bytes) *reinterpret_cast<uint4*>(shared + at) = loaded[i];
+    }
   }
 };
 
-// Bits of the unit that the payload holds although mask says invariant, by the participation bits.
-__device__ __forceinline__ uint32_t Unpacked(const UnitChunks& chunks, const Window& window, int32_t first_bit,
-                                             int32_t unit) {
-  const int32_t bit = first_bit + chunks.FirstChunk(unit);
-  return chunks.Fill(~(window.ByteOf(bit) >> (bit % 8)));
+// The part of one payload that is in shared memory. Bytes count from `base`, the last kLoadBytes boundary before the
+// slot; loads may touch neighbouring slots or the slack, never anything outside the buffer. The first fetch brings
+// [0, end); later ones move the window to [begin, end) but leave the head, with the participation bits, in place.
+struct Window {
+  const uint8_t* base = nullptr;
+  uint8_t* head = nullptr;  // byte 0 in shared memory
+  uint8_t* body = nullptr;  // byte `begin` in shared memory
+  int32_t head_end = 0, begin = 0, end = 0;
+
+  __device__ void MoveTo(int32_t begin_, int32_t until, int lane) {
+    begin = begin_ / kLoadBytes * kLoadBytes;
+    end = RoundUp(until, kLoadBytes);
+    head_end = min(head_end, kHeadBytes);
+    body = head + kHeadBytes;
+    Fetch fetch;
+    fetch.Start(base, begin, end, lane);
+    __syncwarp();  // every lane is done with what the window held
+    fetch.Finish(body, end - begin, lane);
+    __syncwarp();
+  }
+  // 32 bits from bit `bit` of base; only bits inside the window are meaningful.
+  __device__ uint32_t ReadBits(int32_t bit) const {
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(body) + ((bit >> 5) - (begin >> 2));
+    return __funnelshift_r(words[0], words[1], bit & 31);
+  }
+  // At least 16 bits from bit `bit` of the head, from memory where it is longer than kHeadBytes.
+  __device__ uint32_t ReadHead(int32_t bit) const {
+    if (bit + 16 <= 8 * head_end) {
+      const uint32_t* words = reinterpret_cast<const uint32_t*>(head) + (bit >> 5);
+      return __funnelshift_r(words[0], words[1], bit & 31);
+    }
+    const uint8_t* bytes = base + (bit >> 3);
+    return (bytes[0] | static_cast<uint32_t>(bytes[1]) << 8 | static_cast<uint32_t>(bytes[2]) << 16) >> (bit & 7);
+  }
+};
+
+// Which bits of a lane's kUnits units the payload holds.
+template <int kUnits>
+struct KeptBits {
+  UnitVector<kUnits> keep = {};    // those that are never invariant
+  uint32_t unpacked[kUnits] = {};  // those of chunks that do not participate
+  int32_t size = 0;                // how many in all
+
+  __device__ uint32_t kept(int k) const { return keep.at[k] | unpacked[k]; }
+
+  __device__ static KeptBits Read(const DeviceCodec& codec, const UnitChunks& chunks, const Window& window,
+                                  int32_t first_bit, int32_t unit) {
+    KeptBits bits;
+    const UnitTable table(codec, unit);
+    bits.keep = table.GetVector<kUnits>(kKeepTable);
+    const UnitVector<kUnits> valid = table.GetVector<kUnits>(kValidTable);
+    const int32_t chunk = chunks.FirstChunk(unit);
+    const uint32_t whole = ~window.ReadHead(first_bit + chunk);  // at most 4 units of 4 chunks
+#pragma unroll
+    for (int k = 0; k < kUnits; ++k) {
+      bits.unpacked[k] = chunks.Fill(whole >> (chunks.FirstChunk(unit + k) - chunk)) & valid.at[k];
+      bits.size += __popc(bits.kept(k));
+    }
+    return bits;
+  }
+};
+
+// One unit from its bits in the payload, which are at the low end of `bits`.
+__device__ __forceinline__ uint32_t RestoreUnit(const UnitChunks& chunks, uint32_t bits, uint32_t keep,
+                                                uint32_t unpacked, uint32_t bitval,
+                                                const uint32_t moves[kExpandSteps]) {
+  if (chunks.fields == 1) return unpacked ? bits : SpreadFields(bits, keep, moves) | bitval;
+  uint32_t x = 0;  // each field's bits at the field's low end
+  int taken = 0;
+  for (int f = 0; f < chunks.fields; ++f) {
+    const uint32_t field = LowMask<uint32_t>(chunks.field_bits) << (f * chunks.field_bits);
+    const int count = __popc((keep | unpacked) & field);
+    const uint32_t left = taken < 32 ? bits >> taken : 0;  // a shift by 32 would not give 0
+    x |= (left & LowMask<uint32_t>(count)) << (f * chunks.field_bits);
+    taken += count;
+  }
+  return (SpreadFields(x, keep, moves) & ~unpacked) | (x & unpacked) | (bitval & ~unpacked);
 }
 
-// Decodes one payload into `out`. `window` holds its first bytes. Returns bytes fetched on top of these, or -1 if
-// the payload is longer than its slot.
+// Decodes one payload into `out`, kUnits units a lane at a time; `out` is aligned to them, or kUnits is 1. `window`
+// holds the payload's first bytes. Returns bytes fetched on top of these, or -1 if the payload is longer than its slot.
+template <int kUnits>
 __device__ int32_t DecodePayload(const DeviceCodec& codec, const uint8_t* slot, int32_t slot_bytes,
                                  int32_t window_bytes, Window& window, uint8_t* out, bool aligned, int lane) {
+  using Bits = KeptBits<kUnits>;
   const UnitChunks chunks(codec.layout.chunk_bits);
   const int32_t row_bytes = codec.layout.row_bytes;
   const int32_t units = NumUnits(row_bytes);
@@ -129,59 +204,48 @@ __device__ int32_t DecodePayload(const DeviceCodec& codec, const uint8_t* slot, 
   int32_t bit = first_bit + codec.layout.num_chunks;
   int32_t fetched = 0;
   if (bit > limit_bit) return -1;
-  for (int32_t tile = 0; tile < units; tile += kWarpSize) {
-    const int32_t unit = tile + lane;
-    uint32_t keep = 0, valid = 0, unpacked = 0;
-    if (unit < units) {
-      const UnitTable table(codec, unit);
-      keep = table.keep();
-      valid = table.valid();
-      unpacked = Unpacked(chunks, window, first_bit, unit) & valid;
-    }
-    const uint32_t kept = keep | unpacked;
-    const int32_t size = __popc(kept);
-    const int32_t end = WarpInclusiveSum(size, lane);
+  for (int32_t tile = 0; tile < units; tile += kWarpSize * kUnits) {
+    const int32_t unit = tile + lane * kUnits;
+    Bits kept;
+    if (unit < units) kept = Bits::Read(codec, chunks, window, first_bit, unit);
+    const int32_t end = WarpInclusiveSum(kept.size, lane);
     const int32_t tile_bits = __shfl_sync(kWholeWarp, end, kWarpSize - 1);
     if (bit + tile_bits > limit_bit) return -1;
     if (bit + tile_bits > 8 * window.end) {
       if (payload_end_bit < 0) {
         int32_t rest = 0;
-        for (int32_t u = tile + lane; u < units; u += kWarpSize) {
-          const UnitTable table(codec, u);
-          rest += __popc(table.keep() | (Unpacked(chunks, window, first_bit, u) & table.valid()));
+        for (int32_t u = tile + lane * kUnits; u < units; u += kWarpSize * kUnits) {
+          rest += Bits::Read(codec, chunks, window, first_bit, u).size;
         }
         payload_end_bit = min(bit + WarpSum(rest), limit_bit);
       }
-      __syncwarp();
-      const int32_t tile_end = (bit + tile_bits + 7) / 8;
-      if (RoundUp(tile_end, kLoadBytes) - window.begin > window_bytes) window.MoveTo(bit / 8);
-      fetched += window.Append(min((payload_end_bit + 7) / 8, window.begin + window_bytes), lane);
-      __pipeline_commit();
-      __pipeline_wait_prior(0);
-      __syncwarp();
+      window.MoveTo(bit >> 3, min((payload_end_bit + 7) / 8, (bit >> 3) / kLoadBytes * kLoadBytes + window_bytes),
+                    lane);
+      fetched += window.end - window.begin;
     }
     if (unit < units) {
-      const uint32_t bits = window.ReadBits(bit + end - size) & LowMask<uint32_t>(size);
       const UnitTable table(codec, unit);
-      uint32_t x = bits;
-      if (chunks.fields > 1) {  // put each field's bits at the field's low end
-        x = 0;
-        int taken = 0;
-        for (int f = 0; f < chunks.fields; ++f) {
-          const uint32_t field = LowMask<uint32_t>(chunks.field_bits) << (f * chunks.field_bits);
-          const int count = __popc(kept & field);
-          // A shift by 32 happens when nothing is left; it must give 0.
-          const uint32_t left = taken < 32 ? bits >> taken : 0;
-          x |= (left & LowMask<uint32_t>(count)) << (f * chunks.field_bits);
-          taken += count;
+      UnitVector<kUnits> x = table.GetVector<kUnits>(kBitvalTable);
+      if (kept.size) {
+        UnitVector<kUnits> steps[kExpandSteps];
+#pragma unroll
+        for (int s = 0; s < kExpandSteps; ++s) steps[s] = table.GetVector<kUnits>(kMoveTable + s);
+        int32_t at = bit + end - kept.size;
+#pragma unroll
+        for (int k = 0; k < kUnits; ++k) {
+          const int count = __popc(kept.kept(k));
+          const uint32_t bits = window.ReadBits(at) & LowMask<uint32_t>(count);
+          const uint32_t moves[kExpandSteps] = {steps[0].at[k], steps[1].at[k], steps[2].at[k], steps[3].at[k],
+                                                steps[4].at[k]};
+          x.at[k] = RestoreUnit(chunks, bits, kept.keep.at[k], kept.unpacked[k], x.at[k], moves);
+          at += count;
         }
       }
-      if (unpacked != valid) {
-        uint32_t moves[kExpandSteps];
-        table.Moves(moves);
-        x = (SpreadFields(x, keep, moves) & ~unpacked) | (x & unpacked) | (table.bitval() & ~unpacked);
+      if (kUnits > 1) {
+        *reinterpret_cast<UnitVector<kUnits>*>(out + 4 * unit) = x;
+      } else {
+        StoreUnit(out, unit, row_bytes, aligned, x.at[0]);
       }
-      StoreUnit(out, unit, row_bytes, aligned, x);
     }
     bit += tile_bits;
   }
@@ -203,30 +267,31 @@ __device__ void ZeroRow(int32_t row_bytes, uint8_t* out, bool aligned, int lane)
   for (int32_t unit = lane; unit < NumUnits(row_bytes); unit += kWarpSize) StoreUnit(out, unit, row_bytes, aligned, 0);
 }
 
-template <typename Id>
+template <typename Id, int kUnits>
 __global__ void __launch_bounds__(kThreads)
     GatherKernel(DeviceCodec codec, GatherRequest request, int32_t window_bytes, int32_t ids_per_batch, bool aligned) {
   extern __shared__ uint4 shared[];
   const int lane = threadIdx.x % kWarpSize;
   const int warp_in_block = threadIdx.x / kWarpSize;
-  const int32_t window_stride = window_bytes + kWindowSlackBytes;
-  uint8_t* windows = reinterpret_cast<uint8_t*>(shared) + warp_in_block * 2 * window_stride;
+  const int32_t window_stride = SharedBytesPerWarp(window_bytes);
+  uint8_t* shared_window = reinterpret_cast<uint8_t*>(shared) + warp_in_block * window_stride;
   const int32_t row_bytes = codec.layout.row_bytes;
   const Id* ids = static_cast<const Id*>(request.ids_dev);
   const int64_t num_warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
   const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + warp_in_block;
   int64_t hits = 0, misses = 0, store_bytes = 0;
 
-  auto start_fetch = [&](const RowRef& ref, int parity) {
+  Fetch fetch;  // the first bytes of the next payload
+  auto start_fetch = [&](const RowRef& ref) {
     Window window;
-    window.shared = windows + parity * window_stride;
+    window.head = window.body = shared_window;
     if (ref.kind == RowKind::kPayload) {
       const int32_t skew = static_cast<int32_t>(reinterpret_cast<uintptr_t>(ref.source) % kLoadBytes);
       window.base = ref.source - skew;
-      const int32_t fetched = window.Append(min(skew + request.lead_bytes, window_bytes), lane);
-      if (!ref.hit) store_bytes += fetched;
+      window.end = window.head_end = RoundUp(min(skew + request.lead_bytes, window_bytes), kLoadBytes);
+      fetch.Start(window.base, 0, window.end, lane);
+      if (!ref.hit) store_bytes += window.end;
     }
-    __pipeline_commit();
     return window;
   };
 
@@ -240,21 +305,17 @@ __global__ void __launch_bounds__(kThreads)
       position = request.positions_dev ? request.positions_dev[batch + lane] : batch + lane;
       mine = Lookup(codec, request, id);
     }
-    Window next = start_fetch(mine.Broadcast(0), 0);
+    Window next = start_fetch(mine.Broadcast(0));
     for (int i = 0; i < count; ++i) {
       const RowRef ref = mine.Broadcast(i);
       Window window = next;
-      if (i + 1 < count) {
-        next = start_fetch(mine.Broadcast(i + 1), (i + 1) % 2);
-        __pipeline_wait_prior(1);
-      } else {
-        __pipeline_wait_prior(0);
-      }
+      fetch.Finish(shared_window, window.end, lane);
       __syncwarp();
+      if (i + 1 < count) next = start_fetch(mine.Broadcast(i + 1));
       uint8_t* out = request.out_dev + __shfl_sync(kWholeWarp, position, i) * row_bytes;
       if (ref.kind == RowKind::kPayload) {
         const int32_t fetched =
-            DecodePayload(codec, ref.source, request.slot_bytes, window_bytes, window, out, aligned, lane);
+            DecodePayload<kUnits>(codec, ref.source, request.slot_bytes, window_bytes, window, out, aligned, lane);
         if (fetched < 0) {
           __syncwarp();
           ZeroRow(row_bytes, out, aligned, lane);
@@ -271,7 +332,7 @@ __global__ void __launch_bounds__(kThreads)
       }
       hits += ref.kind != RowKind::kNothing && ref.hit;
       misses += ref.kind != RowKind::kNothing && !ref.hit;
-      __syncwarp();  // this window is filled again two rows on
+      __syncwarp();  // the window is filled again
     }
   }
   if (lane == 0) {
@@ -292,21 +353,32 @@ __global__ void __launch_bounds__(kThreads)
 void LaunchGather(const DeviceCodec& codec, const GatherRequest& request, cudaStream_t stream) {
   if (request.num_ids == 0) return;
   const int32_t window_bytes = std::min(RoundUp(request.slot_bytes, kLoadBytes) + kLoadBytes, kMaxWindowBytes);
-  const size_t shared_bytes = size_t{2} * kWarpsPerBlock * (window_bytes + kWindowSlackBytes);
+  const size_t shared_bytes = size_t{1} * kWarpsPerBlock * SharedBytesPerWarp(window_bytes);
   const int most_blocks = request.max_blocks > 0 ? request.max_blocks : kBlocksPerMultiprocessor * NumMultiprocessors();
   // Lookups of a batch overlap, but a small gather rather has every warp busy.
   const int64_t per_warp = request.num_ids / (int64_t{most_blocks} * kWarpsPerBlock);
   const int32_t ids_per_batch = static_cast<int32_t>(std::clamp<int64_t>(per_warp, 1, kMaxIdsPerBatch));
+  if (const char* e = getenv("IBP_B")) const_cast<int32_t&>(ids_per_batch) = atoi(e);
   const int64_t ids_per_block = int64_t{kWarpsPerBlock} * ids_per_batch;
-  const int grid =
-      static_cast<int>(std::min<int64_t>(most_blocks, (request.num_ids + ids_per_block - 1) / ids_per_block));
+  const int64_t useful_blocks = (request.num_ids + ids_per_block - 1) / ids_per_block;
+  const int grid = static_cast<int>(std::min<int64_t>(most_blocks, useful_blocks));
   const bool aligned = RowsAreAligned(request.out_dev, codec.layout.row_bytes);
-  if (request.ids_are_int64) {
-    GatherKernel<int64_t>
+  auto launch = [&](auto id, auto units) {
+    GatherKernel<decltype(id), decltype(units)::value>
         <<<grid, kThreads, shared_bytes, stream>>>(codec, request, window_bytes, ids_per_batch, aligned);
+  };
+  auto launch_for_ids = [&](auto units) {
+    request.ids_are_int64 ? launch(int64_t{}, units) : launch(int32_t{}, units);
+  };
+  // The more units a lane handles, the fewer prefix sums; rows have to start at a multiple of them.
+  const uintptr_t alignment =
+      reinterpret_cast<uintptr_t>(request.out_dev) | static_cast<uintptr_t>(codec.layout.row_bytes);
+  if (alignment % 16 == 0) {
+    launch_for_ids(std::integral_constant<int, 4>{});
+  } else if (alignment % 8 == 0) {
+    launch_for_ids(std::integral_constant<int, 2>{});
   } else {
-    GatherKernel<int32_t>
-        <<<grid, kThreads, shared_bytes, stream>>>(codec, request, window_bytes, ids_per_batch, aligned);
+    launch_for_ids(std::integral_constant<int, 1>{});
   }
   IBP_CUDA_CHECK(cudaGetLastError());
 }

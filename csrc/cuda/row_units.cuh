@@ -36,15 +36,35 @@ __host__ __device__ __forceinline__ bool RowsAreAligned(const void* base, int32_
   return row_bytes % 4 == 0 && reinterpret_cast<uintptr_t>(base) % 4 == 0;
 }
 
-// One lane's column of the tables. Read through the read-only cache; they are a few KB that every row uses.
-struct UnitTable {
-  const uint32_t* tables;
-  int32_t units;
-  int32_t unit;
+// kUnits neighbouring units, loaded and stored as one.
+template <int kUnits>
+struct alignas(4 * kUnits) UnitVector {
+  uint32_t at[kUnits];
+};
 
-  __device__ UnitTable(const DeviceCodec& codec, int32_t unit_)
-      : tables(codec.tables_dev), units(NumUnits(codec.layout.row_bytes)), unit(unit_) {}
-  __device__ uint32_t Get(int table) const { return __ldg(tables + static_cast<int64_t>(table) * units + unit); }
+// One lane's columns of the tables. Read through the read-only cache; they are a few KB that every row uses.
+struct UnitTable {
+  const uint32_t* column;
+  int32_t stride;
+
+  __device__ UnitTable(const DeviceCodec& codec, int32_t unit)
+      : column(codec.tables_dev + unit), stride(TableStride(codec.layout.row_bytes)) {}
+  __device__ uint32_t Get(int table) const { return __ldg(column + table * stride); }
+  // The entries of units unit, ..., unit + kUnits - 1; unit is a multiple of kUnits.
+  template <int kUnits>
+  __device__ UnitVector<kUnits> GetVector(int table) const {
+    UnitVector<kUnits> entries;
+    if constexpr (kUnits == 4) {
+      const uint4 x = __ldg(reinterpret_cast<const uint4*>(column + table * stride));
+      entries = {{x.x, x.y, x.z, x.w}};
+    } else if constexpr (kUnits == 2) {
+      const uint2 x = __ldg(reinterpret_cast<const uint2*>(column + table * stride));
+      entries = {{x.x, x.y}};
+    } else {
+      entries = {{Get(table)}};
+    }
+    return entries;
+  }
   __device__ uint32_t keep() const { return Get(kKeepTable); }
   __device__ uint32_t bitval() const { return Get(kBitvalTable); }
   __device__ uint32_t valid() const { return Get(kValidTable); }
@@ -54,18 +74,18 @@ struct UnitTable {
   }
 };
 
-// Chunks of up to 32 bits lie inside a unit: `fields` of them, field_bits wide. Longer ones cover units_per_chunk
-// units.
+// Chunks of up to 32 bits lie inside a unit: `fields` of them, field_bits wide. Longer ones cover
+// 2^log2_units_per_chunk units.
 struct UnitChunks {
-  int field_bits, fields, units_per_chunk;
+  int field_bits, fields, log2_units_per_chunk;
 
-  __host__ __device__ explicit UnitChunks(int32_t chunk_bits)
-      : field_bits(chunk_bits < 32 ? chunk_bits : 32),
-        fields(32 / field_bits),
-        units_per_chunk(chunk_bits <= 32 ? 1 : chunk_bits / 32) {}
-  __device__ int32_t FirstChunk(int32_t unit) const {
-    return units_per_chunk == 1 ? unit * fields : unit / units_per_chunk;
+  __device__ explicit UnitChunks(int32_t chunk_bits) {
+    field_bits = min(chunk_bits, 32);
+    fields = 32 / field_bits;
+    log2_units_per_chunk = chunk_bits <= 32 ? 0 : __popc(chunk_bits / 32 - 1);
   }
+  __device__ int32_t units_per_chunk() const { return 1 << log2_units_per_chunk; }
+  __device__ int32_t FirstChunk(int32_t unit) const { return (unit * fields) >> log2_units_per_chunk; }
   // Bit f of `bits` to all bits of field f.
   __device__ uint32_t Fill(uint32_t bits) const {
     if (fields == 1) return bits & 1 ? ~uint32_t{0} : 0;

@@ -13,12 +13,13 @@ are read:
 * DataLoader with prefetch_node_feats or prefetch_edge_feats: the loader calls `SourceColumn.fetch` for the
   rows of the batch, in the main process (or its prefetch thread), whatever the number of workers;
 * a block or subgraph whose feature is read: its rows, once; from then on it is an ordinary DGL column;
-* `g.ndata["feat"]` on the whole graph, or on more than half of it: all its rows, into a tensor that nobody
-  keeps. `g.ndata["feat"][ids]` does that too, so call `fetch` instead. Writing into that tensor in place is
-  lost.
+* `g.ndata["feat"]` on the whole graph, or on a subgraph with more than half of the rows: all of them, into a
+  tensor that nobody keeps, so writing into it in place is lost. DGL does the same read for
+  `g.ndata["feat"][ids]` (call `fetch` instead) and for `"feat" in g.ndata` (ask `g.ndata.keys()`).
 
-An operation that changes rows (`g.add_nodes`, `g.nodes[ids].data["feat"] = x`) decodes all of them and
-leaves an ordinary column, as DGL itself does with its lazy columns.
+What changes rows (`g.add_nodes`, `g.nodes[ids].data["feat"] = x`), and a few transforms that copy features
+(`dgl.reverse`, `dgl.batch`), decode all rows and leave an ordinary column. Leave the DataLoader's `gpu_cache=`
+unset: it holds rows as float32, uncompressed.
 """
 
 from __future__ import annotations
@@ -241,8 +242,8 @@ class SourceColumn(Column):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Ordinary pickling: the compressed source travels, or, for a small part of it, just the rows."""
         if self._is_small():
-            _ = self.data  # turns self into an ordinary column, as DGL does when it pickles one
-            return super().__reduce_ex__(protocol)
+            _ = self.data  # self is an ordinary column from here on, as DGL's are when it pickles them
+            return self.__reduce_ex__(protocol)
         return _reduce_column(self)
 
     def _derive(self, **changes: Any) -> SourceColumn:
@@ -296,8 +297,8 @@ class _SourceHandle:
         if self.source is None:
             raise RuntimeError(
                 f"the rows of this feature are not in process {os.getpid()}: multiprocessing sent the graph "
-                f"from process {self.owner_pid} without them, and their source is not (or no longer) attached "
-                "here. Read rows in the process that attached the source, with the sampler's "
+                f"from process {self.owner_pid} without them, and no graph here holds their source (any "
+                "more). Read rows in the process that attached the source, with the sampler's "
                 "prefetch_node_feats or prefetch_edge_feats or with ibp_gnn.fetch; or call ibp_gnn.attach in "
                 "this process, with a source that it has opened itself."
             )

@@ -51,7 +51,10 @@ def import_dgl() -> ModuleType:
     """
     install()
     _set_default_backend()
-    _refuse_half_imported_dgl(sys.modules.get("dgl"))
+    dgl = sys.modules.get("dgl")
+    _refuse_half_imported_dgl(dgl)
+    # Before the import, which would look for another framework, or write the file, when it is another word.
+    _check_backend(os.environ["DGLBACKEND"] if dgl is None else dgl.backend.backend_name)
     try:
         dgl = importlib.import_module("dgl")
     except ModuleNotFoundError as error:
@@ -65,14 +68,16 @@ def import_dgl() -> ModuleType:
             f"get it with the packages that it needs, run: {INSTALL_COMMAND}",
             name="dgl",
         ) from error
-    backend = dgl.backend.backend_name
-    if backend != "pytorch":
-        raise ImportError(
-            f"DGL backend: want pytorch, got {backend}. Set DGLBACKEND=pytorch before dgl is imported",
-            name="dgl",
-        )
     _make_spawned_workers_import_ibp_gnn()
     return dgl
+
+
+def _check_backend(name: str) -> None:
+    if name != "pytorch":
+        raise ImportError(
+            f"DGL backend: want pytorch, got {name!r}. Set DGLBACKEND=pytorch before dgl is imported",
+            name="dgl",
+        )
 
 
 def _refuse_half_imported_dgl(dgl: ModuleType | None) -> None:
