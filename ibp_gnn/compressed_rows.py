@@ -27,6 +27,22 @@ class CompressedRows:
     bitmask: torch.Tensor
     overflow: torch.Tensor
 
+    def __post_init__(self) -> None:
+        """Raises FormatError for buffers that are too short: GPU kernels get addresses and cannot check."""
+        for name, wanted_bytes in (
+            ("slots", self.num_rows * self.slot_bytes + _native.cpu.SLACK_BYTES),
+            ("bitmask", _native.cpu.bitmask_bytes(self.num_rows)),
+            ("overflow", _native.cpu.SLACK_BYTES),
+        ):
+            buffer = getattr(self, name)
+            if buffer.ndim != 1 or buffer.dtype != torch.uint8 or not buffer.is_contiguous():
+                got = f"{list(buffer.shape)} {buffer.dtype}{'' if buffer.is_contiguous() else ', not contiguous'}"
+                raise ValueError(f"{name}: want contiguous bytes [n] torch.uint8, got {got}")
+            if buffer.device != self.slots.device:
+                raise ValueError(f"{name}: want a tensor on {self.slots.device} like slots, got {buffer.device}")
+            if len(buffer) < wanted_bytes:
+                raise _native.FormatError(f"{name}: want at least {wanted_bytes} bytes, got {len(buffer)}")
+
     @classmethod
     def empty(
         cls,
@@ -98,7 +114,8 @@ class CompressedRows:
 
     def select(self, ids: torch.Tensor, device: torch.device | str | None = None) -> CompressedRows:
         """ids: [n] int64 in range, on this device. Returns a copy of these rows on `device` (None: this one), in
-        the order of ids, overflow rows renumbered. Temporary memory is bounded."""
+        the order of ids, overflow rows renumbered. Temporary memory is bounded. Raises FormatError for a damaged
+        overflow index."""
         num_overflow = sum(int(self.overflows(part).sum()) for part in ids.split(_ROWS_PER_COPY))
         out = CompressedRows.empty(
             len(ids), self.row_bytes, self.slot_bytes, num_overflow, self.device if device is None else device
@@ -106,9 +123,10 @@ class CompressedRows:
         first, first_overflow = 0, 0
         for part in ids.split(_ROWS_PER_COPY):
             slots, raw = self._slot_matrix().index_select(0, part), torch.nonzero(self.overflows(part)).flatten()
-            rows = self._overflow_matrix().index_select(0, _indices_in(slots[raw]))
-            renumbered = torch.arange(first_overflow, first_overflow + len(raw), device=self.device)
-            slots[raw, : _native.cpu.OVERFLOW_INDEX_BYTES] = _as_bytes(renumbered)
+            rows = self._overflow_matrix().index_select(0, self._overflow_indices(slots[raw]))
+            if len(raw):
+                renumbered = torch.arange(first_overflow, first_overflow + len(raw), device=self.device)
+                slots[raw, : _native.cpu.OVERFLOW_INDEX_BYTES] = _as_bytes(renumbered)
             bits = pack_bits(self.is_compressed(part))
             out._slot_matrix()[first : first + len(part)].copy_(slots)
             out._overflow_matrix()[first_overflow : first_overflow + len(raw)].copy_(rows)
@@ -116,18 +134,19 @@ class CompressedRows:
             first, first_overflow = first + len(part), first_overflow + len(raw)
         return out
 
+    def _overflow_indices(self, slots: torch.Tensor) -> torch.Tensor:
+        """slots: uint8 [n, slot_bytes] of rows that overflow. Returns the indices in them, int64 [n]."""
+        index = slots[:, : _native.cpu.OVERFLOW_INDEX_BYTES].to(torch.int64)
+        indices = (index << torch.arange(index.shape[1], device=slots.device) * 8).sum(1)
+        if len(indices) and int(indices.max()) >= self.num_overflow:
+            raise _native.FormatError(f"want overflow indices below {self.num_overflow}, got {int(indices.max())}")
+        return indices
+
     def _slot_matrix(self) -> torch.Tensor:
         return self.slots[: self.num_rows * self.slot_bytes].view(self.num_rows, self.slot_bytes)
 
     def _overflow_matrix(self) -> torch.Tensor:
         return self.overflow[: self.num_overflow * self.row_bytes].view(self.num_overflow, self.row_bytes)
-
-
-def _indices_in(slots: torch.Tensor) -> torch.Tensor:
-    """slots: uint8 [n, slot_bytes]. Returns the overflow indices in them, int64 [n]."""
-    index = slots[:, : _native.cpu.OVERFLOW_INDEX_BYTES].to(torch.int64)
-    shifts = torch.arange(index.shape[1], device=slots.device) * 8
-    return (index << shifts).sum(1)
 
 
 def _as_bytes(indices: torch.Tensor) -> torch.Tensor:

@@ -23,8 +23,12 @@ _CHUNK_BYTES = 64 << 20
 # they are not. Ordering a small batch costs more than it saves.
 _ORDER_FOOTPRINT_BYTES = 1 << 30
 _ORDER_MIN_IDS = 4096
-# Few blocks saturate the link, keep the addresses in flight close together, and leave the GPU to training.
-_MISS_BLOCKS = 64
+# Few blocks saturate the link, keep the addresses in flight close together, and leave the GPU to training. Short rows
+# take more decoding for each byte that crosses the link (bench_gather: 460-byte slots are fastest with 32 blocks,
+# slots of 176 and 196 bytes with 64).
+_MISS_BLOCKS = 32
+_MISS_BLOCKS_SHORT_SLOTS = 64
+_SHORT_SLOT_BYTES = 256
 
 
 class CompressedFeatureStore:
@@ -138,7 +142,8 @@ class CompressedFeatureStore:
         positions = None
         if len(ids) >= _ORDER_MIN_IDS and self.rows.nbytes >= _ORDER_FOOTPRINT_BYTES:
             ids, positions = torch.sort(ids)
-        self.gather_on(device).gather(ids, out_bytes, positions=positions, max_blocks=_MISS_BLOCKS)
+        blocks = _MISS_BLOCKS_SHORT_SLOTS if self.slot_bytes <= _SHORT_SLOT_BYTES else _MISS_BLOCKS
+        self.gather_on(device).gather(ids, out_bytes, positions=positions, max_blocks=blocks)
 
     def _gather_staged(self, ids: torch.Tensor, out: torch.Tensor, device: torch.device) -> None:
         """Copies the compressed rows to the GPU through ordinary memory, and decodes them there."""

@@ -2,7 +2,6 @@
 // memory alike. A warp looks up a batch of ids, one per lane; then it decodes row after row from a window in shared
 // memory, while the payload of the next row is on its way into registers.
 #include <algorithm>
-#include <cstdlib>
 #include <type_traits>
 
 #include "cuda/cuda_check.h"
@@ -14,7 +13,10 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarpsPerBlock = kThreads / kWarpSize;
 constexpr int kBlocksPerMultiprocessor = 6;
-constexpr int kMaxIdsPerBatch = 8;
+constexpr int kMaxIdsPerBatch = 16;
+// With max_blocks, which is for host memory: neighbouring ids that all warps together work on. Ordered ids then keep
+// the addresses in flight close together (bench_gather: 2.4 ms with 1024, 2.9 with 4096).
+constexpr int kIdsInFlight = 1024;
 constexpr int32_t kLoadBytes = 16;
 // One warp-wide load of 16 bytes a lane. Ordinary loads, not asynchronous copies to shared memory: from host memory
 // those take half as long again when slots are not 32-byte aligned (3.7 ms against 2.5 for 200,000 ordered slots of 460
@@ -357,8 +359,10 @@ void LaunchGather(const DeviceCodec& codec, const GatherRequest& request, cudaSt
   const int most_blocks = request.max_blocks > 0 ? request.max_blocks : kBlocksPerMultiprocessor * NumMultiprocessors();
   // Lookups of a batch overlap, but a small gather rather has every warp busy.
   const int64_t per_warp = request.num_ids / (int64_t{most_blocks} * kWarpsPerBlock);
-  const int32_t ids_per_batch = static_cast<int32_t>(std::clamp<int64_t>(per_warp, 1, kMaxIdsPerBatch));
-  if (const char* e = getenv("IBP_B")) const_cast<int32_t&>(ids_per_batch) = atoi(e);
+  const int64_t most_ids_per_batch = request.max_blocks > 0
+                                         ? std::clamp(kIdsInFlight / (most_blocks * kWarpsPerBlock), 1, kMaxIdsPerBatch)
+                                         : kMaxIdsPerBatch;
+  const int32_t ids_per_batch = static_cast<int32_t>(std::clamp<int64_t>(per_warp, 1, most_ids_per_batch));
   const int64_t ids_per_block = int64_t{kWarpsPerBlock} * ids_per_batch;
   const int64_t useful_blocks = (request.num_ids + ids_per_block - 1) / ids_per_block;
   const int grid = static_cast<int>(std::min<int64_t>(most_blocks, useful_blocks));

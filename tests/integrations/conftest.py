@@ -8,6 +8,7 @@ import pytest
 import torch
 from exact_sources import CountingSource, TensorSource
 
+from ibp_gnn import CompressedFeatureStore
 from ibp_gnn.integrations import dgl_compat
 from ibp_gnn.row_source import RowSource
 
@@ -16,6 +17,7 @@ dgl_compat.install()  # before any test module imports dgl
 # Every test that asks for make_source runs once with each of these.
 SOURCE_KINDS: dict[str, Callable[[torch.Tensor], RowSource]] = {
     "tensor": TensorSource,
+    "store": lambda rows: CompressedFeatureStore.build(rows, progress=False),
 }
 
 
