@@ -90,9 +90,7 @@ def encode(rows: Bytes, mask: Bytes, bitval: Bytes, chunk_bits: int, slot_bytes:
             slots[i, :OVERFLOW_INDEX_BYTES] = np.array([len(overflow)], "<u4").view(np.uint8)
             overflow.append(rows[i])
     slack = np.zeros(SLACK_BYTES, np.uint8)
-    return Encoded(
-        np.concatenate([slots.reshape(-1), slack]), to_bytes(is_payload), np.concatenate([*overflow, slack])
-    )
+    return Encoded(np.concatenate([slots.reshape(-1), slack]), to_bytes(is_payload), np.concatenate([*overflow, slack]))
 
 
 def decode(

@@ -43,7 +43,7 @@ def as_tensor(rows: Any, name: str = "rows") -> torch.Tensor:
         dtype = _BY_NAME.get(rows.dtype.name)
         if dtype is None or not rows.dtype.isnative:
             raise TypeError(f"{name}: want one of {sorted(_BY_NAME)} in native byte order, got numpy {rows.dtype}")
-        if not rows.flags.behaved or any(stride < 0 or stride % rows.itemsize for stride in rows.strides):
+        if not rows.flags.behaved or any(stride < 0 for stride in rows.strides):
             rows = np.array(rows, order="C")
         try:
             return torch.from_numpy(rows)

@@ -33,10 +33,10 @@ def assert_bitwise_equal(actual: torch.Tensor | np.ndarray, expected: torch.Tens
     (expected_type, expected_shape, expected_bytes) = _describe(expected)
     if actual_shape != expected_shape or actual_type != expected_type:
         raise AssertionError(f"want {list(expected_shape)} {expected_type}, got {list(actual_shape)} {actual_type}")
-    differs = (actual_bytes != expected_bytes).any(axis=1)
-    if not differs.any():
+    if torch.equal(actual_bytes, expected_bytes):
         return
-    at = int(differs.argmax())
+    differs = (actual_bytes != expected_bytes).any(dim=1)
+    at = int(differs.int().argmax())
     index = [int(i) for i in np.unravel_index(at, expected_shape)] if expected_shape else []
     raise AssertionError(
         f"bits differ in {int(differs.sum())} of {len(differs)} values of {list(expected_shape)} {expected_type}, "
@@ -45,8 +45,8 @@ def assert_bitwise_equal(actual: torch.Tensor | np.ndarray, expected: torch.Tens
 
 
 def special_rows(dtype: torch.dtype, width: int, kind: str, n: int = 40, seed: int = 0) -> torch.Tensor:
-    """Returns [n, width] of a supported dtype on the CPU. `kind` is one of KINDS; for integers, the upper bits below the
-    sign play the exponent. bool values are only ever 0 and 1.
+    """Returns [n, width] of a supported dtype on the CPU. `kind` is one of KINDS; for integers, the upper bits below
+    the sign play the exponent. bool values are only ever 0 and 1.
 
     random_bits: no structure, NaNs included. all_equal: one random row, n times. alternating: bits 0101... next to
     1010... nan_payloads: mostly NaNs, quiet and signalling, of both signs. negative_zero: -0.0, some 0.0. denormals:
@@ -91,15 +91,16 @@ def _word(value: int) -> np.uint64:
     return np.uint64(value)
 
 
-def _describe(array: torch.Tensor | np.ndarray) -> tuple[str, tuple[int, ...], np.ndarray]:
-    """dtype name, shape, and the bytes as [values, bytes per value]."""
+def _describe(array: torch.Tensor | np.ndarray) -> tuple[str, tuple[int, ...], torch.Tensor]:
+    """dtype name, shape, and the bytes as uint8 [values, bytes per value] on the CPU."""
     if isinstance(array, np.ndarray):
-        name, size, flat = array.dtype.name, array.dtype.itemsize, np.ascontiguousarray(array).reshape(-1)
-        return name, array.shape, flat.view(np.uint8).reshape(-1, size)
-    name = str(array.dtype).removeprefix("torch.")
-    flat = array.detach().cpu().resolve_neg().resolve_conj().flatten().clone()
-    return name, tuple(array.shape), flat.view(torch.uint8).numpy().reshape(-1, array.dtype.itemsize)
+        flat = np.array(array, order="C").reshape(-1).view(np.uint8)
+        return array.dtype.name, array.shape, torch.from_numpy(flat).view(-1, array.dtype.itemsize)
+    values = array.detach().cpu().resolve_neg().resolve_conj().contiguous()
+    # A contiguous tensor of one value may have any stride, which a view as bytes does not take.
+    flat_values = values.as_strided((values.numel(), 1), (1, 1)).view(torch.uint8)
+    return str(array.dtype).removeprefix("torch."), tuple(array.shape), flat_values
 
 
-def _hex(value: np.ndarray) -> str:
-    return f"0x{int.from_bytes(value.tobytes(), 'little'):0{2 * len(value)}x}"
+def _hex(value: torch.Tensor) -> str:
+    return f"0x{int.from_bytes(bytes(value.tolist()), 'little'):0{2 * len(value)}x}"

@@ -1,5 +1,4 @@
 """The reference training run: GraphSAGE on mini-batches, with compressed or raw features.
 
-`loop.run(config)` is the whole path; `scripts/train_sage.py` is its command line. Importing this package imports
-neither DGL nor PyYAML.
+`loop.run(config)` is the whole path; `scripts/train_sage.py` is its command line.
 """

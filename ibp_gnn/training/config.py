@@ -56,10 +56,10 @@ class TrainConfig:
     """Neighbours sampled per node, one number a layer, input layer first; -1 takes all of them."""
     lr: float = setting(3e-3, gt=0)
     workers: int = setting(0, ge=0)
-    """Sampling processes; 0 samples in the training process."""
+    """Sampling processes; 0 samples in the training process, on one thread (see OneThreadSampler)."""
     seed: int = setting(0, ge=0, lt=2**31)
     deterministic: bool = False
-    """Only deterministic kernels: the same losses, bit for bit, on every run on CUDA too (CPU runs always are)."""
+    """Only deterministic kernels: CUDA runs then repeat bit for bit, as CPU runs always do."""
 
     def __post_init__(self) -> None:
         if 0 in self.fanouts:
@@ -91,5 +91,6 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         if len(self.train.fanouts) != self.model.layers:
             raise ConfigError(
-                f"train.fanouts: want {self.model.layers} numbers (model.layers), got {list(self.train.fanouts)}"
+                f"train.fanouts: want {self.model.layers} numbers, one a layer (model.layers), "
+                f"got {list(self.train.fanouts)}"
             )

@@ -36,7 +36,7 @@ class Features(Protocol):
     description: str
 
     def fetch(self, input_nodes: torch.Tensor, block: Any) -> torch.Tensor:
-        """input_nodes: [n] on the CPU, block: the sampled input block. Returns [n, d] on the training device."""
+        """input_nodes: [n] on the CPU; block: the input block. Returns [n, d] on the training device."""
 
     def traffic(self) -> Traffic:
         """The fetches since the last call; on CUDA with a cache this waits for the GPU."""
@@ -72,7 +72,7 @@ class RawFeatures:
 
 
 class CompressedFeatures:
-    """A CompressedFeatureStore attached to the graph, with a GPU cache in front of it if asked for (CUDA only)."""
+    """A CompressedFeatureStore attached to the graph, with a GPU cache in front of it if asked for."""
 
     def __init__(
         self,
@@ -92,19 +92,17 @@ class CompressedFeatures:
         )
         self._graph, self._device, self._store, self._rows = graph, device, store, 0
         self._row_bytes = features[0].numel() * features.element_size()
-        self._cache = None
+        self._source: ibp_gnn.CompressedFeatureStore | ibp_gnn.CompressedGPUCache = store
         if cache_config.capacity is not None:
-            # A node is sampled once per out-edge that leads into the batch, so out-degree predicts its reads.
+            # A node is sampled through its out-edges, so its out-degree predicts how often it is read.
             hotness = graph.out_degrees() if cache_config.hotness == "degree" else None
-            self._cache = ibp_gnn.CompressedGPUCache(
-                store, cache_config.capacity, hotness=hotness, device=device
-            )
-        ibp_gnn.attach(graph, KEY, store if self._cache is None else self._cache)
+            self._source = ibp_gnn.CompressedGPUCache(store, cache_config.capacity, hotness=hotness, device=device)
+        ibp_gnn.attach(graph, KEY, self._source)
         self.store_bytes, self.raw_bytes, self.savings = store.nbytes, store.raw_nbytes, store.savings
         self.description = (
             f"{store_config.codec}, {store_config.layout} slots, {list(store.shape)} {store.dtype}, "
             f"{store.nbytes / 1e6:.1f} MB instead of {store.raw_nbytes / 1e6:.1f} MB "
-            f"(savings {store.savings:.1%})"
+            f"(savings {store.savings:.1%})" + (f"; cache: {self._source}" if self._source is not store else "")
         )
 
     def fetch(self, input_nodes: torch.Tensor, block: Any) -> torch.Tensor:
@@ -116,13 +114,14 @@ class CompressedFeatures:
 
     def traffic(self) -> Traffic:
         rows, self._rows = self._rows, 0
-        if self._cache is None:
-            # A raw (overflow) row costs more than its slot; compact slots are chosen so that these are few.
-            moved, miss_rate = rows * self._store.slot_bytes, 1.0
-        else:
-            stats = self._cache.stats()
-            self._cache.reset_stats()
+        stats = self._source.stats()
+        self._source.reset_stats()
+        if stats.hits + stats.misses == rows:
             moved, miss_rate = stats.pcie_bytes, stats.miss_rate
+        else:
+            # Decoded on the CPU, or sent through a staging buffer: only the GPU's kernel counts bytes. This is
+            # all that a row can take, but for the few that compact slots leave to the overflow area.
+            moved, miss_rate = rows * self._store.slot_bytes, 1.0
         return Traffic(rows, miss_rate, moved, rows * self._row_bytes - moved)
 
     def close(self) -> None:

@@ -13,15 +13,15 @@ from tqdm import tqdm
 
 from ibp_gnn.config import ConfigError, to_dict
 from ibp_gnn.datasets import load_dataset
-from ibp_gnn.integrations.dgl_compat import import_dgl
 from ibp_gnn.training import record
 from ibp_gnn.training.config import TrainingConfig
 from ibp_gnn.training.features import CompressedFeatures, Features, RawFeatures
 from ibp_gnn.training.sage import Aggregation, GraphSAGE, choose_aggregation, copy_async, to_csc
-from ibp_gnn.training.seeding import seed_everything, seed_worker, use_deterministic_algorithms
+from ibp_gnn.training.sampling import make_loader
+from ibp_gnn.training.seeding import seed_everything, use_deterministic_algorithms
 from ibp_gnn.training.timing import PhaseTimer
 
-# Independent random streams of one seed. Every epoch starts its own, so what happens between epochs (evaluation,
+# Independent random streams of one seed. Every epoch starts its own, so what happens in between (evaluation,
 # building the store) cannot change the training.
 _INIT, _TRAIN, _EVALUATE = range(3)
 
@@ -48,16 +48,23 @@ class Run:
         self.aggregation: Aggregation = choose_aggregation(self.device)
         self.show_progress = config.log.progress and sys.stderr.isatty()
 
-        self.data = load_dataset(config.dataset.name, config.dataset.features)
-        self.graph = self.data.to_dgl()
-        self.labels = torch.as_tensor(self.data.labels).long()
-        features = torch.as_tensor(self.data.features)
-        self.features = self._make_features(features)
+        try:
+            data = load_dataset(config.dataset.name, config.dataset.features)
+        except ValueError as error:
+            raise ConfigError(f"dataset: {error}") from error
+        # Not the data set itself: a run with compressed features must not keep the raw ones.
+        self.name, self.labels = data.name, data.labels
+        self.train_ids, self.val_ids, self.test_ids = data.train_ids, data.val_ids, data.test_ids
+        self.graph = data.to_dgl()
+        try:
+            self.features = self._make_features(data.features)
+        except ValueError as error:
+            raise ConfigError(f"features: {error}") from error
 
         seed_everything(config.train.seed, _INIT)
         self.model = GraphSAGE(
-            features[0].numel(),
-            self.data.num_classes,
+            data.features.shape[1],
+            data.num_classes,
             hidden=config.model.hidden,
             layers=config.model.layers,
             dropout=config.model.dropout,
@@ -65,7 +72,7 @@ class Run:
             aggregation=self.aggregation,
         ).to(self.device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.train.lr)
-        # For CSR and CSC tensors only; made here so that the first batch does not pay for them.
+        # Made here, so that neither the first batch nor each worker pays for it.
         self.graph.create_formats_()
 
     def describe(self) -> list[str]:
@@ -75,7 +82,7 @@ class Run:
             "csc": "block CSC tensors in torch (this DGL has no CUDA; it samples on the CPU)",
         }
         return [
-            f"graph: {self.config.dataset.name}, {self.graph.num_nodes()} nodes, {self.graph.num_edges()} edges",
+            f"graph: {self.name}, {self.graph.num_nodes()} nodes, {self.graph.num_edges()} edges",
             f"features: {self.features.description}",
             f"device: {self.device}, aggregation: {how[self.aggregation]}",
         ]
@@ -87,7 +94,7 @@ class Run:
         """
         seed_everything(self.config.train.seed, _TRAIN, epoch)
         self.model.train()
-        loader = self._loader(self.data.train_ids, shuffle=True)
+        loader = self._loader(self.train_ids, shuffle=True)
         losses, correct, seen = [], [], 0
         self.features.traffic()
         timer = PhaseTimer(self.device)
@@ -124,8 +131,8 @@ class Run:
         }
         return numbers, step_losses
 
-    def evaluate(self, ids: Any, name: str) -> float:
-        """Accuracy on `ids`. Neighbours are sampled with a fixed seed: the same ones every time, raw or compressed."""
+    def evaluate(self, ids: torch.Tensor, name: str) -> float:
+        """Accuracy on `ids`, with neighbours sampled by a fixed seed: always the same, raw or compressed."""
         seed_everything(self.config.train.seed, _EVALUATE)
         self.model.eval()
         loader = self._loader(ids, shuffle=False)
@@ -142,30 +149,27 @@ class Run:
         config, cache = self.config, self.config.cache
         if cache.capacity is not None and (config.features == "raw" or self.device.type != "cuda"):
             self.log(
-                f"no cache: cache.capacity is for features=compressed on cuda, not {config.features} on {self.device}"
+                "no cache: cache.capacity is for features=compressed on cuda, "
+                f"not features={config.features} on {self.device}"
             )
             cache = type(cache)()
         if config.features == "raw":
             return RawFeatures(self.graph, features, self.device)
-        return CompressedFeatures(
-            self.graph, features, self.device, config.store, cache, progress=self.show_progress
-        )
+        return CompressedFeatures(self.graph, features, self.device, config.store, cache, progress=self.show_progress)
 
-    def _loader(self, ids: Any, *, shuffle: bool) -> Any:
-        dgl = import_dgl()
+    def _loader(self, ids: torch.Tensor, *, shuffle: bool) -> Any:
         train = self.config.train
-        return dgl.dataloading.DataLoader(
+        return make_loader(
             self.graph,
-            torch.as_tensor(ids),
-            dgl.dataloading.NeighborSampler(list(train.fanouts)),
+            ids,
+            train.fanouts,
             batch_size=train.batch_size,
             shuffle=shuffle,
-            num_workers=train.workers,
-            worker_init_fn=seed_worker,
+            workers=train.workers,
         )
 
     def _prepare(self, batch: tuple[torch.Tensor, torch.Tensor, list[Any]]) -> Step:
-        """Fetch a sampled batch's rows and bring everything that the step reads to the device; no host sync."""
+        """Fetch a sampled batch's rows and bring all that the step reads to the device; no host sync."""
         input_nodes, output_nodes, blocks = batch
         x = self.features.fetch(input_nodes, blocks[0])
         labels = copy_async(self.labels[output_nodes], self.device)
@@ -179,9 +183,7 @@ class Run:
         return tqdm(total=steps, desc=name, unit="step", leave=False, disable=not self.show_progress)
 
 
-def run(
-    config: TrainingConfig, *, commit: str | None = None, log: Callable[[str], None] = print
-) -> dict[str, Any]:
+def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str], None] = print) -> dict[str, Any]:
     """Train, evaluate, write the record to `config.log.json` if set, and return it."""
     path = record.prepare(config.log.json) if config.log.json else None
     begin = time.perf_counter()
@@ -192,11 +194,11 @@ def run(
     step_losses: list[float] = []
     for epoch in range(1, config.train.epochs + 1):
         numbers, losses = job.train_epoch(epoch)
-        numbers["val_accuracy"] = job.evaluate(job.data.val_ids, "val")
+        numbers["val_accuracy"] = job.evaluate(job.val_ids, "val")
         epochs.append(numbers)
         step_losses += losses
         log(_epoch_line(numbers, config.train.epochs))
-    test_accuracy = job.evaluate(job.data.test_ids, "test")
+    test_accuracy = job.evaluate(job.test_ids, "test")
     result = {
         "config": to_dict(config),
         "versions": record.versions(),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ibp_gnn.config import ConfigError
 from ibp_gnn.integrations.dgl_compat import import_dgl
 
 
@@ -44,7 +45,7 @@ def hardware(device: torch.device) -> dict[str, Any]:
 
 
 def git_commit(folder: Path) -> str | None:
-    """Commit of the checkout that holds `folder`, with `-dirty` behind it if tracked files differ; None if none."""
+    """Commit of the checkout that holds `folder`, with `-dirty` if tracked files differ; None if none."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30)
@@ -54,19 +55,30 @@ def git_commit(folder: Path) -> str | None:
 
 
 def prepare(path: str | Path) -> Path:
-    """Make the folder of a record; called before the run, so that a bad path does not cost a training run."""
+    """Make the folder of a record. Called before the run: a bad path must not cost a whole training.
+
+    Raises ConfigError if no file can be written there.
+    """
     path = Path(path)
     if path.is_dir():
-        raise IsADirectoryError(f"log.json: want a file, got the folder {path}")
-    path.parent.mkdir(parents=True, exist_ok=True)
+        raise ConfigError(f"log.json: want a file, got the folder {path}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _partial(path).touch()
+    except OSError as error:
+        raise ConfigError(f"log.json: cannot write {path}: {error}") from error
+    _partial(path).unlink()
     return path
 
 
 def write(path: Path, record: dict[str, Any]) -> None:
     """Write the record; a reader never sees half of it."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    _partial(path).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    _partial(path).replace(path)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
 
 
 def _cpu_model() -> str:

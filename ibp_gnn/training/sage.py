@@ -1,7 +1,7 @@
 """GraphSAGE (mean) with two interchangeable aggregations: DGL's own, and one from a block's CSC tensors.
 
-DGL's Linux wheel has no CUDA code, so its layers cannot run on a GPU; the CSC form needs torch alone. Both name
-their parameters alike and draw the same initial values, so one's checkpoint loads into the other.
+DGL's Linux wheel has no CUDA code, so its layers cannot run on a GPU; the CSC form needs torch alone. Both
+name their parameters alike and draw the same initial values, so one's checkpoint loads into the other.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Aggregation = Literal["dgl", "csc"]
 
 
 class CscBlock(NamedTuple):
-    """A sampled block as tensors: the in-edges of destination i come from `indices[indptr[i] : indptr[i + 1]]`."""
+    """A sampled block as tensors: destination i has the sources `indices[indptr[i] : indptr[i + 1]]`."""
 
     indptr: torch.Tensor
     """[num_dst + 1] int32/int64."""
     indices: torch.Tensor
-    """[num_edges] int32/int64, rows of the source features; the first num_dst sources are the destinations."""
+    """[num_edges] int32/int64, numbers of source nodes; the first num_dst sources are the destinations."""
 
     @property
     def num_dst(self) -> int:
@@ -49,10 +49,10 @@ def to_csc(block: Any, device: torch.device) -> CscBlock:
 
 
 def copy_async(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Enqueue a copy to `device` on the current stream and return at once; the CPU tensor itself if `device` is CPU.
+    """Enqueue a copy of a CPU tensor to `device` on the current stream, and return at once.
 
-    A copy from pageable memory would make the host wait for the GPU. torch reuses the pinned buffer only after the
-    copy is done.
+    A copy from pageable memory would make the host wait for the GPU. torch reuses the pinned buffer only
+    after the copy is done.
     """
     if device.type == "cpu" or tensor.device.type != "cpu":
         return tensor.to(device)
@@ -60,7 +60,7 @@ def copy_async(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def mean_of_neighbors(block: CscBlock, x: torch.Tensor) -> torch.Tensor:
-    """x: [num_src, d]. Returns [num_dst, d], the mean over each destination's in-edges, zeros where there are none.
+    """x: [num_src, d]. Returns [num_dst, d]: the mean over each destination's sources, zeros if it has none.
 
     No host sync. Forward adds each segment in order; backward is index_add, which
     torch.use_deterministic_algorithms(True) makes deterministic on CUDA.
@@ -80,7 +80,7 @@ class CscSageConv(nn.Module):
 
     def __init__(self, in_feats: int, out_feats: int) -> None:
         super().__init__()
-        # This order of creation and initialisation is dgl.nn.SAGEConv's: the same seed gives the same weights.
+        # The order in which dgl.nn.SAGEConv makes and fills them: the same seed gives the same weights.
         self.fc_neigh = nn.Linear(in_feats, out_feats, bias=False)
         self.fc_self = nn.Linear(in_feats, out_feats)
         gain = nn.init.calculate_gain("relu")
@@ -127,7 +127,7 @@ class GraphSAGE(nn.Module):
 
         Returns logits [num_dst of blocks[-1], num_classes].
         """
-        x = self.norm(x.to(self.convs[0].fc_self.weight.dtype))
+        x = self.norm(x.to(next(self.convs.parameters()).dtype))
         for i, (conv, block) in enumerate(zip(self.convs, blocks, strict=True)):
             x = conv(block, x)
             if i + 1 < len(self.convs):

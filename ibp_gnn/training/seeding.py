@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -12,8 +14,9 @@ from ibp_gnn.integrations.dgl_compat import import_dgl
 
 
 def seed_everything(seed: int, *stream: int) -> None:
-    """Seed every generator that a DGL training loop draws from; `stream` gives independent sequences of one seed.
+    """Seed every generator that a DGL training loop draws from.
 
+    seed, stream: non-negative; each `stream` of one seed is independent of the others.
     torch: weights, dropout and the workers' base seed; NumPy: the DGL loader's shuffle; DGL: its samplers;
     random: some of DGL's Python code.
     """
@@ -21,7 +24,23 @@ def seed_everything(seed: int, *stream: int) -> None:
     random.seed(mixed)
     np.random.seed(mixed)
     torch.manual_seed(mixed)
-    import_dgl().seed(mixed)
+    # DGL seeds each thread with seed + its number, and numbers threads in the order in which they first ask:
+    # a race, unless this thread asks alone.
+    with one_dgl_thread():
+        import_dgl().seed(mixed)
+
+
+@contextlib.contextmanager
+def one_dgl_thread() -> Iterator[None]:
+    """DGL works on this thread alone, within."""
+    utils = import_dgl().utils
+    # torch and DGL share OpenMP's thread count: the training step gets it back.
+    threads = utils.get_num_threads()
+    utils.set_num_threads(1)
+    try:
+        yield
+    finally:
+        utils.set_num_threads(threads)
 
 
 def seed_worker(worker_id: int) -> None:

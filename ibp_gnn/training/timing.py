@@ -10,11 +10,12 @@ import torch
 class PhaseTimer:
     """Adds up the time between marks, by phase.
 
-    On the CPU the marks are host times. On CUDA the host runs ahead of the GPU: host times would charge one phase
-    with the work of another, and a synchronisation at each mark would stop the overlap that is being measured. So a
-    mark is a CUDA event on the current stream, read once, in `seconds`. A phase then is the time that the GPU's
-    timeline spent in it, waiting included: sampling that hides behind the previous step's kernels counts as zero,
-    sampling that keeps the GPU idle counts in full, and the phases add up to the epoch.
+    On the CPU the marks are host times. On CUDA the host runs ahead of the GPU: host times would charge one
+    phase with the work of another, and a synchronisation at each mark would stop the overlap that is being
+    measured. So a mark is a CUDA event on the current stream, read once, in `seconds`. A phase then is the
+    time that the GPU's timeline spent in it, waiting included: sampling that hides behind the previous
+    step's kernels counts as zero, sampling that keeps the GPU idle counts in full, and the phases add up to
+    the epoch.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -23,7 +24,7 @@ class PhaseTimer:
         self._marks: list[float | torch.cuda.Event] = [self._now()]
 
     def mark(self, phase: str) -> None:
-        """The time since the previous mark (at first: since the timer was made) was spent in `phase`. No host sync."""
+        """The time since the last mark (at first: since the timer was made) was `phase`. No host sync."""
         self._names.append(phase)
         self._marks.append(self._now())
 

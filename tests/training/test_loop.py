@@ -1,0 +1,77 @@
+"""The loop's parts that the script's tests do not reach: the other aggregation, time and bytes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from ibp_gnn.config import ConfigError, load
+from ibp_gnn.integrations.dgl_compat import import_dgl
+from ibp_gnn.training import loop
+from ibp_gnn.training.config import CacheConfig, StoreConfig, TrainingConfig
+from ibp_gnn.training.features import CompressedFeatures, Features, RawFeatures
+from ibp_gnn.training.timing import PhaseTimer
+
+CPU = torch.device("cpu")
+SMALL = ["device=cpu", "model.hidden=16", "train.fanouts=[3, 3]", "train.batch_size=16384", "log.progress=false"]
+
+
+def test_csc_trains_like_dgl(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load(TrainingConfig, None, [*SMALL, "features=raw", "model.dropout=0"])
+    _, with_dgl = loop.Run(config).train_epoch(1)
+    monkeypatch.setattr(loop, "choose_aggregation", lambda device: "csc")
+    job = loop.Run(config)
+    _, with_csc = job.train_epoch(1)
+    assert "CSC" in job.describe()[-1]
+    assert len(with_csc) == 5
+    # Same batches and weights: the first loss differs by rounding alone, later ones by what that grows to.
+    assert with_csc[0] == pytest.approx(with_dgl[0], rel=1e-5)
+    assert with_csc == pytest.approx(with_dgl, rel=1e-2)
+
+
+def test_a_cache_without_a_gpu_is_said_and_left_out() -> None:
+    lines: list[str] = []
+    config = load(TrainingConfig, None, [*SMALL, "features=raw", "cache.capacity=0.5"])
+    loop.Run(config, lines.append)
+    assert lines == ["no cache: cache.capacity is for features=compressed on cuda, not features=raw on cpu"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_where_there_is_none() -> None:
+    with pytest.raises(ConfigError, match="device: want cuda, but torch .* sees no usable CUDA device"):
+        loop.Run(load(TrainingConfig, None, ["device=cuda"]))
+
+
+@pytest.mark.parametrize("kind", ["raw", "compressed"])
+def test_features_count_what_they_fetch(kind: str) -> None:
+    dgl = import_dgl()
+    rows = torch.arange(64 * 6, dtype=torch.float32).reshape(64, 6)
+    graph = dgl.graph((torch.arange(63), torch.arange(1, 64)), num_nodes=64)
+    features: Features = (
+        RawFeatures(graph, rows, CPU)
+        if kind == "raw"
+        else CompressedFeatures(graph, rows, CPU, StoreConfig(), CacheConfig(), progress=False)
+    )
+    nodes, _, blocks = dgl.dataloading.NeighborSampler([2]).sample(graph, torch.tensor([5, 9]))
+    assert torch.equal(features.fetch(nodes, blocks[0]), rows[nodes])
+    traffic = features.traffic()
+    assert (traffic.rows, traffic.miss_rate) == (4, 1.0)
+    assert traffic.moved_bytes + traffic.saved_bytes == 4 * 6 * 4
+    assert (traffic.saved_bytes == 0) == (kind == "raw")
+    assert features.traffic().rows == 0
+    assert features.raw_bytes == 64 * 6 * 4
+    features.close()
+    assert "feat" not in graph.ndata
+
+
+def test_phases_add_up() -> None:
+    timer = PhaseTimer(CPU)
+    for _ in range(2):
+        time.sleep(0.02)
+        timer.mark("a")
+        timer.mark("b")
+    seconds = timer.seconds()
+    assert seconds.keys() == {"a", "b"}
+    assert seconds["a"] >= 0.04 > seconds["b"] >= 0

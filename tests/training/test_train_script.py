@@ -1,0 +1,99 @@
+"""scripts/train_sage.py as a user runs it: compressed features train exactly like raw ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ibp_gnn
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SCRIPT = REPOSITORY / "scripts" / "train_sage.py"
+CONFIG = REPOSITORY / "configs" / "wordnet_sage.yaml"
+
+# Small enough for a test, with more than one step, layer and worker.
+SMALL = [
+    "device=cpu",
+    "model.hidden=16",
+    "model.layers=2",
+    "train.fanouts=[3, 3]",
+    "train.epochs=1",
+    "train.batch_size=8192",
+]
+
+
+def call(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), "--config", str(CONFIG), "--set", *SMALL, *overrides]
+    # The package that this test run imports, installed or built in place; and another folder, since nothing
+    # may depend on where the user stands.
+    paths = [str(Path(ibp_gnn.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def train(folder: Path, features: str, workers: int) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Returns the record, the summary on the last line, and all of standard output."""
+    path = folder / "runs" / f"{features}-{workers}.json"
+    done = call(folder, f"features={features}", f"train.workers={workers}", f"log.json={path}")
+    assert done.returncode == 0, done.stderr
+    return json.loads(path.read_text()), json.loads(done.stdout.splitlines()[-1]), done.stdout
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_compressed_features_train_exactly_like_raw_ones(tmp_path: Path, workers: int) -> None:
+    raw, raw_summary, _ = train(tmp_path, "raw", workers)
+    compressed, summary, output = train(tmp_path, "compressed", workers)
+
+    assert len(raw["step_losses"]) == 9
+    assert compressed["step_losses"] == raw["step_losses"]
+    assert compressed["step_losses_hex"] == raw["step_losses_hex"]
+    assert [float.fromhex(loss) for loss in raw["step_losses_hex"]] == raw["step_losses"]
+    for key in ("test_accuracy", "val_accuracy"):
+        assert compressed[key] == raw[key]
+    check_record(compressed, summary)
+
+    assert raw_summary["savings"] == 0
+    assert raw_summary["store_bytes"] == raw_summary["raw_bytes"] == summary["raw_bytes"]
+    assert 0 < summary["savings"] < 1
+    assert summary["savings"] == pytest.approx(1 - summary["store_bytes"] / summary["raw_bytes"], abs=1e-3)
+    for words in ("loss", "train", "val", "sample", "fetch", "compute", "miss rate", "moved", "saved"):
+        assert words in output
+
+
+def check_record(record: dict[str, Any], summary: dict[str, Any]) -> None:
+    for key in ("test_accuracy", "savings", "store_bytes", "raw_bytes", "device"):
+        assert summary[key] == record[key]
+    assert record["device"] == "cpu" and record["aggregation"] == "dgl"
+    assert record["config"]["model"]["hidden"] == 16
+    assert record["config"]["store"] == {"codec": "ibp", "layout": "compact", "pin": "auto"}
+    assert {"ibp_gnn", "torch", "dgl", "numpy", "python"} <= record["versions"].keys()
+    assert record["hardware"]["cores"] >= 1 and record["hardware"]["cpu"]
+    assert "commit" in record
+    (epoch,) = record["epochs"]
+    for phase in ("sample", "fetch", "compute"):
+        assert epoch[f"{phase}_seconds"] > 0
+    assert epoch["miss_rate"] == 1.0
+    assert 0 < epoch["moved_bytes"] < epoch["moved_bytes"] + epoch["saved_bytes"] == epoch["rows"] * 50 * 4
+    assert 0 < epoch["val_accuracy"] < 1 and 0 < epoch["train_accuracy"] < 1
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.epoch=2", "error: unknown setting 'train.epoch'; did you mean 'train.epochs'?"),
+        ("dataset.name=cora", "error: dataset: data set: want one of ['wordnet'], got 'cora'"),
+        ("store.codec=zip", "error: features: "),
+        ("log.json=/", "error: log.json: want a file, got the folder /"),
+    ],
+)
+def test_errors_are_one_line(tmp_path: Path, override: str, message: str) -> None:
+    done = call(tmp_path, override)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(message)
+    assert "Traceback" not in done.stderr
