@@ -1,4 +1,4 @@
-"""ibp_gnn: losslessly compressed node features for DGL. Every public name is listed here.
+"""ibp_gnn: losslessly compressed node features for DGL and PyG. Every public name is listed here.
 
 Importing it neither imports DGL, nor initialises CUDA, nor compiles anything. It does make a later `import dgl` work
 on torch versions that DGL's GraphBolt library was not built for (integrations/dgl_compat.py).
@@ -6,6 +6,7 @@ on torch versions that DGL's GraphBolt library was not built for (integrations/d
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from ._native import FormatError
@@ -20,7 +21,14 @@ from .row_source import RowSource
 
 __version__ = "0.1.0"
 
-_NEED_DGL = ("attach", "detach", "fetch")  # resolved on first use, since they import DGL
+# Resolved on first use, since they import DGL or PyG.
+_LAZY_NAMES = {
+    "FeatureStore": ".graphbolt",
+    "attach": ".integrations.dgl_classic",
+    "detach": ".integrations.dgl_classic",
+    "fetch": ".integrations.dgl_classic",
+}
+_LAZY_MODULES = ("graphbolt", "pyg")  # public, but not in __all__: few environments have both
 
 __all__ = [
     "Codec",
@@ -28,6 +36,7 @@ __all__ = [
     "CompressedFeatureStore",
     "CompressedGPUCache",
     "CompressedRows",
+    "FeatureStore",
     "FormatError",
     "GatherStats",
     "PinError",
@@ -41,8 +50,8 @@ dgl_compat.install()
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NEED_DGL:
-        from .integrations import dgl_classic
-
-        return getattr(dgl_classic, name)
+    if name in _LAZY_NAMES:
+        return getattr(importlib.import_module(_LAZY_NAMES[name], __name__), name)
+    if name in _LAZY_MODULES:
+        return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module 'ibp_gnn' has no attribute {name!r}")

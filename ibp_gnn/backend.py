@@ -5,16 +5,11 @@ Rows are uint8 [n, row_bytes], contiguous. CUDA work is enqueued on the current 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
 import torch
 
 from . import _native
 from .compressed_rows import CompressedRows
-
-if TYPE_CHECKING:
-    from .codec import Codec
+from .forms import Form
 
 
 def count_ones(rows: torch.Tensor) -> torch.Tensor:
@@ -28,47 +23,39 @@ def count_ones(rows: torch.Tensor) -> torch.Tensor:
     return ones
 
 
-def measure(codec: Codec, rows: torch.Tensor) -> torch.Tensor:
-    """Returns int32 [n] on the rows' device: payload lengths in bytes."""
-    return _measure(rows, codec.native if rows.device.type == "cpu" else codec.tables(rows.device), codec.chunk_bits)
-
-
-def measure_candidate(rows: torch.Tensor, mask: np.ndarray, bitval: np.ndarray, chunk_bits: int) -> torch.Tensor:
-    """The same for a codec that is not made yet; mask, bitval: uint8 [row_bytes]."""
-    if rows.is_cuda:
-        return _measure(rows, make_tables(mask, bitval, chunk_bits).to(rows.device), chunk_bits)
-    return _measure(rows, _native.cpu.IbpCodec(mask, bitval, chunk_bits), chunk_bits)
-
-
-def _measure(rows: torch.Tensor, codec: Any, chunk_bits: int) -> torch.Tensor:
+def measure(form: Form, rows: torch.Tensor) -> torch.Tensor:
+    """Returns int32 [n] on the rows' device: payload lengths in bytes, also where they are not below row_bytes."""
     payload_bytes = torch.empty(len(rows), dtype=torch.int32, device=rows.device)
     if rows.is_cuda:
         with torch.cuda.device(rows.device):
-            _native.cuda().measure(codec, chunk_bits, rows, payload_bytes, _stream(rows.device))
+            native = form.on_device(rows.device).native
+            _native.cuda().measure(native, rows, payload_bytes, _stream(rows.device))
     else:
-        _native.cpu.measure(codec, rows, payload_bytes, _native.threads(), _native.cpu_path)
+        _native.cpu.measure(form.native, rows, payload_bytes, _native.threads(), _native.cpu_path)
     return payload_bytes
 
 
-def encode(codec: Codec, rows: torch.Tensor, overflow_index: torch.Tensor, out: CompressedRows) -> None:
+def stored_bytes(form: Form, rows: torch.Tensor) -> int:
+    """Bytes of all payloads, raw rows where they are not longer."""
+    return int(measure(form, rows).clamp(max=rows.shape[1]).sum(dtype=torch.int64))
+
+
+def encode(form: Form, rows: torch.Tensor, overflow_index: torch.Tensor, out: CompressedRows) -> None:
     """overflow_index: int64 [n], read for rows that do not fit their slot."""
     where = (out.slots, out.slot_bytes, out.bitmask, out.overflow)
     if rows.is_cuda:
         with torch.cuda.device(rows.device):
-            cuda = _native.cuda()
-            scratch = torch.empty(
-                cuda.encode_scratch_bytes(codec.row_bytes, codec.chunk_bits), dtype=torch.uint8, device=rows.device
-            )
-            tables = codec.tables(rows.device)
-            cuda.encode(tables, codec.chunk_bits, rows, overflow_index, *where, scratch, _stream(rows.device))
+            cuda, native = _native.cuda(), form.on_device(rows.device).native
+            scratch = torch.empty(cuda.encode_scratch_bytes(native), dtype=torch.uint8, device=rows.device)
+            cuda.encode(native, rows, overflow_index, *where, scratch, _stream(rows.device))
     else:
-        _native.cpu.encode(codec.native, rows, overflow_index, *where, _native.threads(), _native.cpu_path)
+        _native.cpu.encode(form.native, rows, overflow_index, *where, _native.threads(), _native.cpu_path)
 
 
-def decode_on_cpu(codec: Codec, rows: CompressedRows, ids: torch.Tensor, out: torch.Tensor) -> None:
+def decode_on_cpu(form: Form, rows: CompressedRows, ids: torch.Tensor, out: torch.Tensor) -> None:
     """ids: int32/int64 [n] on the CPU; out: uint8 [n, row_bytes]. Raises IndexError and FormatError."""
     _native.cpu.decode(
-        codec.native,
+        form.native,
         rows.slots,
         rows.slot_bytes,
         rows.bitmask,
@@ -79,13 +66,6 @@ def decode_on_cpu(codec: Codec, rows: CompressedRows, ids: torch.Tensor, out: to
         _native.threads(),
         _native.cpu_path,
     )
-
-
-def make_tables(mask: np.ndarray, bitval: np.ndarray, chunk_bits: int) -> torch.Tensor:
-    """What GPU kernels need to know of a codec: int32 [tables, units] on the CPU (csrc/core/ibp_tables.h)."""
-    tables = np.zeros((_native.cpu.NUM_TABLES, -(-len(mask) // 4)), np.uint32)
-    _native.cpu.make_tables(mask, bitval, chunk_bits, tables)
-    return torch.from_numpy(tables.view(np.int32))
 
 
 def _stream(device: torch.device) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,12 @@ import torch
 
 from . import _native, backend
 from .compressed_rows import CompressedRows
+from .dict_fit import fit_dictionary
+from .forms import DictForm, Form, IbpForm, check_chunk
 from .ibp_fit import fit_invariant_bits
 from .rows import as_ids, as_tensor, check_row_shape, num_values, prepare_out, to_bytes
 
-CODECS = ("ibp",)
-_WORD_BITS = (8, 16, 32, 64)
+CODECS = ("auto", "dict", "ibp")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,50 +34,26 @@ class CodecReport:
 
 
 class Codec:
-    """A fitted codec "ibp" for rows of one dtype and shape. Made by `Codec.fit`; immutable; picklable.
+    """A fitted codec for rows of one dtype and shape. Made by `Codec.fit`; immutable; picklable.
 
+    form: how payloads are written and with what parameters (ibp_gnn/forms.py). An IbpForm's are also here:
     mask: [words] unsigned integers of word_bits bits; 1 = the bit is invariant in this column.
     bitval: [words], the invariant bits' values; 0 where mask is 0.
     threshold: the share of sampled rows that agree on every bit of mask.
     words_per_chunk: words that share one participation bit.
     """
 
-    def __init__(
-        self,
-        *,
-        dtype: torch.dtype,
-        row_shape: tuple[int, ...],
-        mask_bytes: np.ndarray,
-        bitval_bytes: np.ndarray,
-        word_bits: int,
-        words_per_chunk: int,
-        threshold: float,
-    ) -> None:
-        """mask_bytes, bitval_bytes: uint8 [row_bytes]. Raises ValueError on inconsistent parts."""
-        self.kind = "ibp"
+    def __init__(self, dtype: torch.dtype, row_shape: tuple[int, ...], form: Form) -> None:
+        """Raises ValueError if the form is not one for such rows."""
         self.dtype = dtype
         self.row_shape = tuple(row_shape)
-        self.word_bits = word_bits
-        self.words_per_chunk = words_per_chunk
-        self.threshold = threshold
+        self.form = form
         self.row_bytes = num_values(self.row_shape) * dtype.itemsize
-        self._tables: dict[torch.device, torch.Tensor] = {}
-        self.mask_bytes = np.ascontiguousarray(mask_bytes, dtype=np.uint8)
-        self.bitval_bytes = np.ascontiguousarray(bitval_bytes, dtype=np.uint8)
-        _check_chunk(word_bits, words_per_chunk)
-        if self.mask_bytes.shape != (self.row_bytes,):
-            raise ValueError(f"mask_bytes: want [{self.row_bytes}], got {list(self.mask_bytes.shape)}")
-        _ = self.native  # refuses a bitval that does not go with its mask
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in self.__dict__.items() if name != "native"}
-        return {**state, "_tables": {}}
+        if form.row_bytes != self.row_bytes:
+            raise ValueError(f"form: want one for rows of {self.row_bytes} bytes, got one for {form.row_bytes}")
 
     def __repr__(self) -> str:
-        return (
-            f"Codec({self.kind!r}, {self.dtype}, row_shape={self.row_shape}, word_bits={self.word_bits}, "
-            f"words_per_chunk={self.words_per_chunk}, threshold={self.threshold})"
-        )
+        return f"Codec({self.dtype}, row_shape={self.row_shape}, {_describe(self.form)})"
 
     @classmethod
     def fit(
@@ -91,59 +67,72 @@ class Codec:
         max_rows: int | None = None,
         seed: int = 0,
     ) -> Codec:
-        """rows: [n, *row_shape] tensor (CPU or CUDA), NumPy array or memmap, n >= 1; at most max_rows of them
+        """codec: "ibp", the paper's; "dict", a dictionary of the exponents; "auto", the one that is smaller on the
+        sample.
+
+        rows: [n, *row_shape] tensor (CPU or CUDA), NumPy array or memmap, n >= 1; at most max_rows of them
         (None: 16384, fewer if they are long), drawn with `seed`, are looked at, on their own device.
 
-        word_bits (8, 16, 32, 64), words_per_chunk (a power of two) and threshold (0.5 to 1): None means the value
-        with the smallest compressed size of the sample. Raises TypeError and ValueError on bad arguments.
+        For "ibp": word_bits (8, 16, 32, 64), words_per_chunk (a power of two) and threshold (0.5 to 1): None means
+        the value with the smallest compressed size of the sample. Raises TypeError and ValueError on bad arguments.
         """
         if codec not in CODECS:
             raise ValueError(f"codec: want one of {list(CODECS)}, got {codec!r}")
-        if word_bits is not None and word_bits not in _WORD_BITS:
-            raise ValueError(f"word_bits: want one of {list(_WORD_BITS)}, got {word_bits!r}")
+        if codec == "dict" and (word_bits, words_per_chunk, threshold) != (None, None, None):
+            raise ValueError("word_bits, words_per_chunk and threshold: want None with codec 'dict', which has none")
+        if word_bits is not None:
+            check_chunk(word_bits, 1)
         if words_per_chunk is not None:
-            _check_chunk(word_bits or 8, words_per_chunk)
+            check_chunk(word_bits or 8, words_per_chunk)
         if threshold is not None and not 0.5 <= threshold <= 1:
             raise ValueError(f"threshold: want 0.5 to 1, got {threshold!r}")
         if max_rows is not None and max_rows < 1:
             raise ValueError(f"max_rows: want at least 1, got {max_rows!r}")
         sample = _sample(rows, max_rows, seed)
-        value_bits = 8 * sample.dtype.itemsize
-        fitted = fit_invariant_bits(to_bytes(sample), value_bits, word_bits, words_per_chunk, threshold)
-        return cls(dtype=sample.dtype, row_shape=tuple(sample.shape[1:]), **dataclasses.asdict(fitted))
-
-    @functools.cached_property
-    def native(self) -> Any:
-        """The CPU extension's form of this codec."""
-        return _native.cpu.IbpCodec(self.mask_bytes, self.bitval_bytes, self.chunk_bits)
-
-    def tables(self, device: torch.device) -> torch.Tensor:
-        """The form that GPU kernels read, int32 [tables, units] on `device`; made once per device."""
-        if device not in self._tables:
-            self._tables[device] = backend.make_tables(self.mask_bytes, self.bitval_bytes, self.chunk_bits).to(device)
-        return self._tables[device]
+        row_bytes = to_bytes(sample)
+        forms: list[Form] = []
+        if codec != "ibp":
+            forms += [fit_dictionary(sample)]
+        if codec != "dict":
+            value_bits = 8 * sample.dtype.itemsize
+            forms += [fit_invariant_bits(row_bytes, value_bits, word_bits, words_per_chunk, threshold)]
+        best = min(forms, key=lambda form: backend.stored_bytes(form, row_bytes)) if len(forms) > 1 else forms[0]
+        return cls(sample.dtype, tuple(sample.shape[1:]), best)
 
     @property
-    def table_nbytes(self) -> int:
-        """Bytes of `tables` on each device."""
-        return 4 * _native.cpu.NUM_TABLES * -(-self.row_bytes // 4)
-
-    @property
-    def chunk_bits(self) -> int:
-        return self.word_bits * self.words_per_chunk
+    def kind(self) -> str:
+        return self.form.kind
 
     @property
     def mask(self) -> np.ndarray:
-        return self._as_words(self.mask_bytes)
+        return self._ibp.as_words(self._ibp.mask_bytes)
 
     @property
     def bitval(self) -> np.ndarray:
-        return self._as_words(self.bitval_bytes)
+        return self._ibp.as_words(self._ibp.bitval_bytes)
+
+    @property
+    def threshold(self) -> float:
+        return self._ibp.threshold
+
+    @property
+    def word_bits(self) -> int:
+        return self._ibp.word_bits
+
+    @property
+    def words_per_chunk(self) -> int:
+        return self._ibp.words_per_chunk
+
+    @property
+    def _ibp(self) -> IbpForm:
+        if not isinstance(self.form, IbpForm):
+            raise AttributeError(f"only codec 'ibp' has this attribute; this is codec {self.kind!r}")
+        return self.form
 
     @property
     def nbytes(self) -> int:
         """Bytes of metadata that decoding needs, whatever the number of rows."""
-        return self.mask_bytes.nbytes + self.bitval_bytes.nbytes
+        return self.form.nbytes
 
     def check_rows(self, rows: torch.Tensor) -> None:
         """Raises ValueError unless rows are [n, *row_shape] of this codec's dtype."""
@@ -156,7 +145,7 @@ class Codec:
         bytes, also where it is not shorter than the row."""
         tensor = as_tensor(rows)
         self.check_rows(tensor)
-        return backend.measure(self, to_bytes(tensor))
+        return backend.measure(self.form, to_bytes(tensor))
 
     def compress(self, rows: Any, *, slot_bytes: int | None = None) -> CompressedRows:
         """rows: [n, *row_shape] tensor (CPU or CUDA, any strides) or NumPy array, n >= 0.
@@ -167,12 +156,12 @@ class Codec:
         tensor = as_tensor(rows)
         self.check_rows(tensor)
         row_bytes = to_bytes(tensor)
-        payload_bytes = backend.measure(self, row_bytes)
+        payload_bytes = backend.measure(self.form, row_bytes)
         if slot_bytes is None:
             slot_bytes = best_slot_bytes(payload_histogram(payload_bytes, self.row_bytes), self.row_bytes)
         spills = self.spills(payload_bytes, slot_bytes)
         out = CompressedRows.empty(len(row_bytes), self.row_bytes, slot_bytes, int(spills.sum()), tensor.device)
-        backend.encode(self, row_bytes, torch.cumsum(spills, 0) - 1, out)
+        backend.encode(self.form, row_bytes, torch.cumsum(spills, 0) - 1, out)
         return out
 
     def decompress(self, compressed: CompressedRows, ids: Any = None, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -186,7 +175,7 @@ class Codec:
         ids = as_ids(ids).to(compressed.device)
         out = prepare_out(out, (len(ids), *self.row_shape), self.dtype, compressed.device)
         if compressed.device.type == "cpu":
-            backend.decode_on_cpu(self, compressed, ids, to_bytes(out))
+            backend.decode_on_cpu(self.form, compressed, ids, to_bytes(out))
             return out
         from .gpu_gather import GpuGather, MappedRows  # it builds on this module
 
@@ -225,12 +214,6 @@ class Codec:
             return torch.zeros_like(payload_bytes, dtype=torch.bool)
         return payload_bytes > slot_bytes
 
-    def _as_words(self, row: np.ndarray) -> np.ndarray:
-        word_bytes = self.word_bits // 8
-        padded = np.zeros(-(-self.row_bytes // word_bytes) * word_bytes, np.uint8)
-        padded[: self.row_bytes] = row
-        return padded.view(f"<u{word_bytes}")
-
 
 def payload_histogram(payload_bytes: torch.Tensor, row_bytes: int) -> torch.Tensor:
     """payload_bytes: int32 [n]. Returns int64 [row_bytes + 1] on the CPU: rows per payload length; lengths of
@@ -248,13 +231,15 @@ def best_slot_bytes(histogram: torch.Tensor, row_bytes: int, align: int = 4) -> 
     return int(lengths[np.argmin(num_rows * lengths + overflow * row_bytes)])
 
 
-def best_lead_bytes(histogram: torch.Tensor, slot_bytes: int) -> int:
+def best_lead_bytes(form: Form, histogram: torch.Tensor, slot_bytes: int) -> int:
     """How many bytes of a slot a GPU should fetch before it knows the payload's length: few enough not to fetch
     what it does not need, enough that a second fetch, whose latency is counted as 64 bytes, is rare."""
     counts = histogram[: slot_bytes + 1].numpy().astype(np.int64)
     counts = np.append(counts, np.zeros(slot_bytes + 1 - len(counts), np.int64))
     if counts.sum() == 0:
         return slot_bytes
+    if isinstance(form, DictForm) and not form.zero_code:  # lengths differ by a few escapes; kernels want one fetch
+        return int(np.flatnonzero(counts)[-1])
     leads = np.unique(np.append(np.arange(16, slot_bytes, 16), slot_bytes))
     lengths = np.arange(slot_bytes + 1)
     rows_up_to, bytes_up_to = np.cumsum(counts), np.cumsum(counts * lengths)
@@ -263,11 +248,11 @@ def best_lead_bytes(histogram: torch.Tensor, slot_bytes: int) -> int:
     return int(leads[np.argmin(fetched)])
 
 
-def _check_chunk(word_bits: int, words_per_chunk: int) -> None:
-    if word_bits not in _WORD_BITS:
-        raise ValueError(f"word_bits: want one of {list(_WORD_BITS)}, got {word_bits!r}")
-    if not isinstance(words_per_chunk, int) or words_per_chunk < 1 or words_per_chunk & (words_per_chunk - 1):
-        raise ValueError(f"words_per_chunk: want a power of two, got {words_per_chunk!r}")
+def _describe(form: Form) -> str:
+    """The form's kind and scalar parameters."""
+    scalars = {f.name: getattr(form, f.name) for f in dataclasses.fields(form)}  # type: ignore[arg-type]
+    shown = [f"{name}={value}" for name, value in scalars.items() if not isinstance(value, np.ndarray)]
+    return ", ".join([repr(form.kind), *shown])
 
 
 def _sample(rows: Any, max_rows: int | None, seed: int) -> torch.Tensor:

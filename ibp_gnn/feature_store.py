@@ -98,17 +98,17 @@ class CompressedFeatureStore:
 
         histogram = torch.zeros(codec.row_bytes + 1, dtype=torch.int64)
         for _, chunk in chunks("sizing"):
-            histogram += payload_histogram(backend.measure(codec, chunk), codec.row_bytes)
+            histogram += payload_histogram(backend.measure(codec.form, chunk), codec.row_bytes)
         slot_bytes = best_slot_bytes(histogram, codec.row_bytes) if layout == "compact" else codec.row_bytes
         num_overflow = int(histogram[slot_bytes + 1 :].sum())
         rows = CompressedRows.empty(num_rows, codec.row_bytes, slot_bytes, num_overflow)
         first_overflow = 0
         for first, chunk in chunks("compressing"):
-            spills = codec.spills(backend.measure(codec, chunk), slot_bytes)
+            spills = codec.spills(backend.measure(codec.form, chunk), slot_bytes)
             part = rows.view(first, len(chunk))
-            backend.encode(codec, chunk, first_overflow + torch.cumsum(spills, 0) - 1, part)
+            backend.encode(codec.form, chunk, first_overflow + torch.cumsum(spills, 0) - 1, part)
             first_overflow += int(spills.sum())
-        return cls(codec, rows, best_lead_bytes(histogram, slot_bytes), pin)
+        return cls(codec, rows, best_lead_bytes(codec.form, histogram, slot_bytes), pin)
 
     def gather(
         self, ids: Any, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
@@ -129,7 +129,7 @@ class CompressedFeatureStore:
         out = prepare_out(out, (len(ids), *self.codec.row_shape), self.dtype, target)
         out_bytes = to_bytes(out)
         if target.type == "cpu":
-            backend.decode_on_cpu(self.codec, rows, ids.cpu(), out_bytes)
+            backend.decode_on_cpu(self.codec.form, rows, ids.cpu(), out_bytes)
             return out
         check_ids_on_cpu(ids, rows.num_rows)
         if self._pin_now():

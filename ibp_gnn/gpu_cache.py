@@ -113,7 +113,7 @@ class CompressedGPUCache:
 
 def _fixed_bytes(store: CompressedFeatureStore) -> int:
     """GPU bytes that do not depend on how many rows are cached: slot table, the store's bitmask, codec tables."""
-    return _TABLE_BYTES_PER_ROW * len(store) + store.rows.bitmask.numel() + store.codec.table_nbytes
+    return _TABLE_BYTES_PER_ROW * len(store) + store.rows.bitmask.numel() + store.codec.form.device_nbytes
 
 
 def _hot_order(

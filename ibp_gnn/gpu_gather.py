@@ -49,12 +49,14 @@ class MappedRows:
         return cls(rows, rows.slots.data_ptr(), rows.overflow.data_ptr(), rows.bitmask)
 
     def native(self) -> Any:
-        return _native.cuda().DeviceRows(
+        return _native.cuda().RowBuffers(
             self.slots_address,
+            self.rows.slots.numel(),
             self.bitmask.data_ptr(),
+            self.bitmask.numel(),
             self.overflow_address,
+            self.rows.overflow.numel(),
             self.rows.num_rows,
-            self.rows.num_overflow,
         )
 
 
@@ -80,10 +82,8 @@ class GpuGather:
         mapped_cache = MappedRows.on_device(cache) if cache is not None else None
         self._memory = (store, mapped_cache, cache_slot)
         with torch.cuda.device(device):
-            self._plan = self._native.GatherPlan(
-                codec.tables(device),
-                codec.row_bytes,
-                codec.chunk_bits,
+            self._plan = self._native.make_gather_plan(
+                codec.form.on_device(device).native,
                 store.native(),
                 mapped_cache.native() if mapped_cache is not None else None,
                 cache_slot,

@@ -7,27 +7,15 @@ T, and over the chunk length too.
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import torch
 
 from . import backend
+from .forms import IbpForm
 
 # 0.70 to 0.95 are the paper's; lower ones often win on dense floats, 1 on small integers.
 THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10)) + (0.99, 1.0)
 _MAX_CHUNK_BITS = 4096
-
-
-@dataclasses.dataclass(frozen=True)
-class InvariantBits:
-    """mask_bytes, bitval_bytes: uint8 [row_bytes]."""
-
-    mask_bytes: np.ndarray
-    bitval_bytes: np.ndarray
-    word_bits: int
-    words_per_chunk: int
-    threshold: float
 
 
 def invariant_bits(ones: np.ndarray, num_rows: int, threshold: float) -> tuple[np.ndarray, np.ndarray]:
@@ -45,13 +33,13 @@ def fit_invariant_bits(
     word_bits: int | None,
     words_per_chunk: int | None,
     threshold: float | None,
-) -> InvariantBits:
+) -> IbpForm:
     """rows: uint8 [n, row_bytes], n >= 1, on CPU or CUDA. value_bits: bits of one value. The other arguments as in
     Codec.fit. Counting and measuring run where the rows are; ties go to the first candidate, so that every backend
     chooses the same codec."""
     num_rows, row_bytes = rows.shape
     ones = backend.count_ones(rows).cpu().numpy()
-    best: tuple[int, InvariantBits] | None = None
+    best: tuple[int, IbpForm] | None = None
     seen = set()
     for candidate_threshold in THRESHOLDS if threshold is None else (threshold,):
         mask, bitval = invariant_bits(ones, num_rows, candidate_threshold)
@@ -59,10 +47,10 @@ def fit_invariant_bits(
             continue
         seen.add(key)
         for chunk in _chunk_candidates(8 * row_bytes, value_bits, word_bits, words_per_chunk):
-            lengths = backend.measure_candidate(rows, mask, bitval, chunk[0] * chunk[1])
-            size = int(lengths.clamp(max=row_bytes).sum(dtype=torch.int64))
+            form = IbpForm(mask, bitval, *chunk, candidate_threshold)
+            size = backend.stored_bytes(form, rows)
             if best is None or size < best[0]:
-                best = size, InvariantBits(mask, bitval, *chunk, candidate_threshold)
+                best = size, form
     if best is None:  # there is at least one threshold and one chunk
         raise RuntimeError("fit: no candidate")
     return best[1]

@@ -2,7 +2,8 @@
 """Gathers rows by id to the GPU: compressed and uncompressed, from page-locked CPU memory and from GPU memory.
 
 Every method fetches the same ids of the same rows, in the same process; the bits of the result are checked before
-anything is timed. Times are medians of CUDA events over several sets of ids; GB/s counts uncompressed bytes that arrive.
+anything is timed. Times are medians of CUDA events over several sets of ids; GB/s counts uncompressed bytes that
+arrive.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from ibp_gnn.config import load, setting, to_dict
 from ibp_gnn.rows import dtype_from_name, to_bytes
 from ibp_gnn.testing import assert_bitwise_equal
 from ibp_gnn.training.record import git_commit, hardware
-
 
 Method = Callable[[torch.Tensor], Any]  # takes the ids
 

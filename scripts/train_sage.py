@@ -59,7 +59,7 @@ def main() -> int:
     except (ConfigError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(json.dumps({"features": config.features, **{key: result[key] for key in SUMMARY}}))
+    print(json.dumps({"features": config.features, "loop": config.loop, **{key: result[key] for key in SUMMARY}}))
     return 0
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from ibp_gnn import Codec, _native
+from ibp_gnn.forms import IbpForm
 from ibp_gnn.rows import dtype_from_name
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
@@ -40,15 +41,9 @@ class Golden:
     def load(cls, path: Path) -> Golden:
         with np.load(path, allow_pickle=False) as npz:
             part = dict(npz)
-        codec = Codec(
-            dtype=dtype_from_name(str(part["dtype"])),
-            row_shape=(int(part["width"]),),
-            mask_bytes=part["mask"],
-            bitval_bytes=part["bitval"],
-            word_bits=int(part["word_bits"]),
-            words_per_chunk=int(part["words_per_chunk"]),
-            threshold=float(part["threshold"]),
-        )
+        words = int(part["word_bits"]), int(part["words_per_chunk"])
+        form = IbpForm(part["mask"], part["bitval"], *words, float(part["threshold"]))
+        codec = Codec(dtype_from_name(str(part["dtype"])), (int(part["width"]),), form)
         arrays = {name: part[name] for name in ("rows", "payload_bytes", "slots", "bitmask", "overflow")}
         return cls(path.stem, int(part["format_version"]), codec, int(part["slot_bytes"]), **arrays)
 

@@ -164,7 +164,7 @@ def test_bad_ids(ids: object, error: type, message: str) -> None:
         (torch.zeros(4, 2, dtype=torch.complex64), {}, TypeError, "got torch.complex64"),
         ([[1.0]], {}, TypeError, "features: want a torch.Tensor or a numpy.ndarray, got list"),
         (torch.zeros(4, 2), {"layout": "dense"}, ValueError, "layout: want 'compact' or 'inplace', got 'dense'"),
-        (torch.zeros(4, 2), {"codec": "zip"}, ValueError, r"codec: want one of \['ibp'\], got 'zip'"),
+        (torch.zeros(4, 2), {"codec": "zip"}, ValueError, r"codec: want one of \['auto', 'dict', 'ibp'\], got 'zip'"),
         (torch.zeros(4, 2), {"codec": 3}, TypeError, "codec: want a name or a Codec, got int"),
         (torch.zeros(4, 2), {"pin": "yes"}, ValueError, "pin: want True, False or 'auto', got 'yes'"),
         (torch.zeros(4, 2), {"chunk_rows": 0}, ValueError, "chunk_rows: want at least 1, got 0"),

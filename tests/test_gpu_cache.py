@@ -89,7 +89,7 @@ def test_bad_hotness_is_refused(store: CompressedFeatureStore, options: dict, er
 
 def test_the_rows_that_fit_are_counted_to_the_byte(store: CompressedFeatureStore) -> None:
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
-    fixed = 4 * ROWS + store.rows.bitmask.numel() + store.codec.table_nbytes
+    fixed = 4 * ROWS + store.rows.bitmask.numel() + store.codec.form.device_nbytes
     for wanted in (1, 2, 31, 32, 33, 999, ROWS):
         needed = fixed + store.rows.select(order[:wanted]).nbytes
         assert _rows_that_fit(store, order, needed, needed) == wanted

@@ -64,7 +64,7 @@ def test_overflow_made_by_hand():
 
 def test_golden_files(golden):
     codec = golden.codec
-    parts = codec.mask_bytes, codec.bitval_bytes, codec.chunk_bits
+    parts = codec.form.mask_bytes, codec.form.bitval_bytes, codec.form.chunk_bits
     assert golden.format_version == _native.cpu.FORMAT_VERSION == 1
     assert_bitwise_equal(reference.measure(golden.rows, *parts), golden.payload_bytes)
     encoded = reference.encode(golden.rows, *parts, golden.slot_bytes)
@@ -92,7 +92,7 @@ def test_golden_files_cover_every_kind_of_slot():
     from conftest import GOLDEN_FOLDER, Golden
 
     all_golden = [Golden.load(path) for path in GOLDEN_FOLDER.glob("*.npz")]
-    assert {8, 16, 32, 64, 128, 4096} == {golden.codec.chunk_bits for golden in all_golden}
+    assert {8, 16, 32, 64, 128, 4096} == {golden.codec.form.chunk_bits for golden in all_golden}
     kinds = set()
     for golden in all_golden:
         compact = golden.slot_bytes < golden.rows.shape[1]

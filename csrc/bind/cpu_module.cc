@@ -3,7 +3,8 @@
 
 #include "bind/ndarrays.h"
 #include "core/ibp_tables.h"
-#include "cpu/ibp_rows.h"
+#include "core/slot_buffers.h"
+#include "cpu/rows.h"
 
 namespace ibp {
 namespace {
@@ -14,9 +15,18 @@ template <typename T>
 using CpuMatrix = Matrix<T, nb::device::cpu>;
 using NoGil = nb::gil_scoped_release;
 
-IbpCodec BindCodec(const CpuVector<const uint8_t>& mask, const CpuVector<const uint8_t>& bitval, int64_t chunk_bits) {
+IbpCodec BindIbpCodec(const CpuVector<const uint8_t>& mask, const CpuVector<const uint8_t>& bitval,
+                      int64_t chunk_bits) {
   CheckEqual("bitval bytes", Length(mask), Length(bitval));
-  return MakeIbpCodec(mask.data(), bitval.data(), Length(mask), chunk_bits);
+  return IbpCodec(mask.data(), bitval.data(), Length(mask), chunk_bits);
+}
+
+DictCodec BindDictCodec(int32_t num_values, int32_t value_bits, int32_t symbol_bits, int32_t trim_bits,
+                        int32_t code_bits, bool sign_low, bool zero_code, bool per_column,
+                        const CpuVector<const uint16_t>& dictionary) {
+  const DictLayout layout =
+      MakeDictLayout(num_values, value_bits, symbol_bits, trim_bits, code_bits, sign_low, zero_code, per_column);
+  return DictCodec(layout, dictionary.data(), Length(dictionary));
 }
 
 void BindTables(const CpuVector<const uint8_t>& mask, const CpuVector<const uint8_t>& bitval, int64_t chunk_bits,
@@ -35,52 +45,52 @@ void BindCountOnes(const CpuMatrix<const uint8_t>& rows, const CpuVector<int64_t
   CountOnes(rows.data(), Length(rows), static_cast<int64_t>(rows.shape(1)), ones.data(), threads);
 }
 
-void CheckRows(const IbpCodec& codec, const CpuMatrix<const uint8_t>& rows) {
-  CheckEqual("row_bytes", int64_t{codec.layout.row_bytes}, static_cast<int64_t>(rows.shape(1)));
+void CheckRows(const RowCodec& codec, const CpuMatrix<const uint8_t>& rows) {
+  CheckEqual("row_bytes", int64_t{codec.row_bytes}, static_cast<int64_t>(rows.shape(1)));
 }
 
-void BindMeasure(const IbpCodec& codec, const CpuMatrix<const uint8_t>& rows, const CpuVector<int32_t>& payload_bytes,
+void BindMeasure(const RowCodec& codec, const CpuMatrix<const uint8_t>& rows, const CpuVector<int32_t>& payload_bytes,
                  int threads, const std::string& path) {
   CheckRows(codec, rows);
   CheckEqual("payload_bytes", Length(rows), Length(payload_bytes));
-  const RowOps& ops = path.empty() ? SelectRowOps() : RowOpsByName(path.c_str());
+  const CodePath& code_path = path.empty() ? SelectCodePath() : CodePathByName(path.c_str());
   const NoGil no_gil;
-  MeasureRows(codec, ops, rows.data(), Length(rows), payload_bytes.data(), threads);
+  MeasureRows(codec, code_path, rows.data(), Length(rows), payload_bytes.data(), threads);
 }
 
-void BindEncode(const IbpCodec& codec, const CpuMatrix<const uint8_t>& rows,
+void BindEncode(const RowCodec& codec, const CpuMatrix<const uint8_t>& rows,
                 const CpuVector<const int64_t>& overflow_index, const CpuVector<uint8_t>& slots, int64_t slot_bytes,
                 const CpuVector<uint8_t>& bitmask, const CpuVector<uint8_t>& overflow, int threads,
                 const std::string& path) {
   CheckRows(codec, rows);
   const int64_t n = Length(rows);
   CheckEqual("overflow_index", n, Length(overflow_index));
-  CheckSlotBuffers(codec.layout, n, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
-  const int64_t overflow_rows = (Length(overflow) - kSlackBytes) / codec.layout.row_bytes;
+  CheckSlotBuffers(codec.row_bytes, n, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
+  const int64_t overflow_rows = (Length(overflow) - kSlackBytes) / codec.row_bytes;
   for (int64_t i = 0; i < n; ++i) {
     if (overflow_index.data()[i] >= overflow_rows) {
       Throw<ArgumentError>("overflow_index: want below ", overflow_rows, ", got ", overflow_index.data()[i]);
     }
   }
-  const RowOps& ops = path.empty() ? SelectRowOps() : RowOpsByName(path.c_str());
+  const CodePath& code_path = path.empty() ? SelectCodePath() : CodePathByName(path.c_str());
   const NoGil no_gil;
-  EncodeRows(codec, ops, rows.data(), n, overflow_index.data(),
+  EncodeRows(codec, code_path, rows.data(), n, overflow_index.data(),
              {slots.data(), bitmask.data(), overflow.data(), static_cast<int32_t>(slot_bytes)}, threads);
 }
 
-void BindDecode(const IbpCodec& codec, const CpuVector<const uint8_t>& slots, int64_t slot_bytes,
+void BindDecode(const RowCodec& codec, const CpuVector<const uint8_t>& slots, int64_t slot_bytes,
                 const CpuVector<const uint8_t>& bitmask, const CpuVector<const uint8_t>& overflow, int64_t num_rows,
                 const CpuVector<const int64_t>& ids, const CpuMatrix<uint8_t>& out, int threads,
                 const std::string& path) {
-  CheckSlotBuffers(codec.layout, num_rows, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
+  CheckSlotBuffers(codec.row_bytes, num_rows, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
   CheckEqual("out rows", Length(ids), Length(out));
-  CheckEqual("out row_bytes", int64_t{codec.layout.row_bytes}, static_cast<int64_t>(out.shape(1)));
-  const RowOps& ops = path.empty() ? SelectRowOps() : RowOpsByName(path.c_str());
+  CheckEqual("out row_bytes", int64_t{codec.row_bytes}, static_cast<int64_t>(out.shape(1)));
+  const CodePath& code_path = path.empty() ? SelectCodePath() : CodePathByName(path.c_str());
   SlotRows rows{slots.data(),
                 bitmask.data(),
                 overflow.data(),
                 num_rows,
-                (Length(overflow) - kSlackBytes) / codec.layout.row_bytes,
+                (Length(overflow) - kSlackBytes) / codec.row_bytes,
                 static_cast<int32_t>(slot_bytes)};
   const NoGil no_gil;
   const int64_t bad = FirstBadId(ids.data(), Length(ids), num_rows);
@@ -89,7 +99,7 @@ void BindDecode(const IbpCodec& codec, const CpuVector<const uint8_t>& slots, in
     message << "ids: want 0 <= id < " << num_rows << ", got " << ids.data()[bad] << " at position " << bad;
     throw std::out_of_range(message.str());
   }
-  DecodeRows(codec, ops, rows, ids.data(), Length(ids), out.data(), threads);
+  DecodeRows(codec, code_path, rows, ids.data(), Length(ids), out.data(), threads);
 }
 
 }  // namespace
@@ -99,28 +109,44 @@ NB_MODULE(_cpu, m) {
   // A codec that a traceback keeps alive at exit is no bug.
   nb::set_leak_warnings(false);
   BindErrors(m);
+  // Arrays are taken as they are (noconvert): a converted copy of an output would be written and thrown away.
   m.attr("FORMAT_VERSION") = kFormatVersion;
   m.attr("SLACK_BYTES") = kSlackBytes;
   m.attr("OVERFLOW_INDEX_BYTES") = kOverflowIndexBytes;
   m.attr("NUM_TABLES") = kNumTables;
   m.def("bitmask_bytes", &BitmaskBytes, nb::arg("num_rows"));
-  m.def("default_path", [] { return SelectRowOps().name; }, "Name of the code path that this CPU uses.");
-  nb::class_<IbpCodec>(m, "IbpCodec")
+  m.def("default_path", [] { return SelectCodePath().name; }, "Name of the code path that this CPU uses.");
+  nb::class_<RowCodec>(m, "RowCodec").def_ro("row_bytes", &RowCodec::row_bytes);
+  nb::class_<IbpCodec, RowCodec>(m, "IbpCodec")
       .def(
           "__init__",
           [](IbpCodec* self, const CpuVector<const uint8_t>& mask, const CpuVector<const uint8_t>& bitval,
-             int64_t chunk_bits) { new (self) IbpCodec(BindCodec(mask, bitval, chunk_bits)); },
-          nb::arg("mask"), nb::arg("bitval"), nb::arg("chunk_bits"))
+             int64_t chunk_bits) { new (self) IbpCodec(BindIbpCodec(mask, bitval, chunk_bits)); },
+          nb::arg("mask").noconvert(), nb::arg("bitval").noconvert(), nb::arg("chunk_bits"))
       .def_prop_ro("num_chunks", [](const IbpCodec& codec) { return codec.layout.num_chunks; });
-  m.def("make_tables", &BindTables, nb::arg("mask"), nb::arg("bitval"), nb::arg("chunk_bits"), nb::arg("tables"));
-  m.def("count_ones", &BindCountOnes, nb::arg("rows"), nb::arg("ones"), nb::arg("threads"));
-  m.def("measure", &BindMeasure, nb::arg("codec"), nb::arg("rows"), nb::arg("payload_bytes"), nb::arg("threads"),
-        nb::arg("path") = "");
-  m.def("encode", &BindEncode, nb::arg("codec"), nb::arg("rows"), nb::arg("overflow_index"), nb::arg("slots"),
-        nb::arg("slot_bytes"), nb::arg("bitmask"), nb::arg("overflow"), nb::arg("threads"), nb::arg("path") = "");
-  m.def("decode", &BindDecode, nb::arg("codec"), nb::arg("slots"), nb::arg("slot_bytes"), nb::arg("bitmask"),
-        nb::arg("overflow"), nb::arg("num_rows"), nb::arg("ids"), nb::arg("out"), nb::arg("threads"),
-        nb::arg("path") = "");
+  nb::class_<DictCodec, RowCodec>(m, "DictCodec")
+      .def(
+          "__init__",
+          [](DictCodec* self, int32_t num_values, int32_t value_bits, int32_t symbol_bits, int32_t trim_bits,
+             int32_t code_bits, bool sign_low, bool zero_code, bool per_column,
+             const CpuVector<const uint16_t>& dictionary) {
+            new (self) DictCodec(BindDictCodec(num_values, value_bits, symbol_bits, trim_bits, code_bits, sign_low,
+                                               zero_code, per_column, dictionary));
+          },
+          nb::kw_only(), nb::arg("num_values"), nb::arg("value_bits"), nb::arg("symbol_bits"), nb::arg("trim_bits"),
+          nb::arg("code_bits"), nb::arg("sign_low"), nb::arg("zero_code"), nb::arg("per_column"),
+          nb::arg("dictionary").noconvert());
+  m.def("make_tables", &BindTables, nb::arg("mask").noconvert(), nb::arg("bitval").noconvert(), nb::arg("chunk_bits"),
+        nb::arg("tables").noconvert());
+  m.def("count_ones", &BindCountOnes, nb::arg("rows").noconvert(), nb::arg("ones").noconvert(), nb::arg("threads"));
+  m.def("measure", &BindMeasure, nb::arg("codec"), nb::arg("rows").noconvert(), nb::arg("payload_bytes").noconvert(),
+        nb::arg("threads"), nb::arg("path") = "");
+  m.def("encode", &BindEncode, nb::arg("codec"), nb::arg("rows").noconvert(), nb::arg("overflow_index").noconvert(),
+        nb::arg("slots").noconvert(), nb::arg("slot_bytes"), nb::arg("bitmask").noconvert(),
+        nb::arg("overflow").noconvert(), nb::arg("threads"), nb::arg("path") = "");
+  m.def("decode", &BindDecode, nb::arg("codec"), nb::arg("slots").noconvert(), nb::arg("slot_bytes"),
+        nb::arg("bitmask").noconvert(), nb::arg("overflow").noconvert(), nb::arg("num_rows"),
+        nb::arg("ids").noconvert(), nb::arg("out").noconvert(), nb::arg("threads"), nb::arg("path") = "");
 }
 
 }  // namespace ibp

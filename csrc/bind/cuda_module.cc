@@ -6,6 +6,7 @@
 
 #include "bind/ndarrays.h"
 #include "core/ibp_tables.h"
+#include "core/slot_buffers.h"
 #include "cuda/host_memory.h"
 #include "cuda/kernels.h"
 
@@ -20,13 +21,31 @@ using AnyCudaVector = nb::ndarray<nb::ndim<1>, nb::device::cuda, nb::c_contig>;
 
 cudaStream_t Stream(uint64_t address) { return reinterpret_cast<cudaStream_t>(address); }
 
-// torch has no full support for uint32, so tables and bitmask words come as int32 and bytes.
-DeviceCodec MakeDeviceCodec(const CudaMatrix<const int32_t>& tables, int64_t row_bytes, int64_t chunk_bits) {
-  DeviceCodec codec;
+// torch has no full support for unsigned words, so tables come as signed ones and bitmask words as bytes.
+DeviceIbpCodec MakeDeviceIbpCodec(const CudaMatrix<const int32_t>& tables, int64_t row_bytes, int64_t chunk_bits) {
+  DeviceIbpCodec codec;
   codec.layout = MakeIbpLayout(row_bytes, chunk_bits);
   CheckEqual("tables", int64_t{kNumTables}, static_cast<int64_t>(tables.shape(0)));
   CheckEqual("units, padded", int64_t{TableStride(codec.layout.row_bytes)}, static_cast<int64_t>(tables.shape(1)));
   codec.tables_dev = reinterpret_cast<const uint32_t*>(tables.data());
+  return codec;
+}
+
+DeviceDictCodec MakeDeviceDictCodec(int32_t num_values, int32_t value_bits, int32_t symbol_bits, int32_t trim_bits,
+                                    int32_t code_bits, bool sign_low, bool zero_code, bool per_column,
+                                    const CudaVector<const int16_t>& dictionary,
+                                    const std::optional<CudaVector<const int64_t>>& packed,
+                                    const CudaVector<const uint8_t>& code_of_symbol) {
+  DeviceDictCodec codec;
+  codec.layout =
+      MakeDictLayout(num_values, value_bits, symbol_bits, trim_bits, code_bits, sign_low, zero_code, per_column);
+  const int64_t columns = per_column ? num_values : 1;
+  CheckEqual("dictionary entries", codec.layout.dictionary_entries(), Length(dictionary));
+  CheckEqual("code_of_symbol", columns << symbol_bits, Length(code_of_symbol));
+  if (packed) CheckEqual("packed", columns, Length(*packed));
+  codec.dictionary_dev = reinterpret_cast<const uint16_t*>(dictionary.data());
+  codec.packed_dev = packed ? reinterpret_cast<const uint64_t*>(packed->data()) : nullptr;
+  codec.code_of_symbol_dev = code_of_symbol.data();
   return codec;
 }
 
@@ -36,21 +55,28 @@ void BindCountOnes(const CudaMatrix<const uint8_t>& rows, const CudaVector<int64
   LaunchCountOnes(rows.data(), Length(rows), static_cast<int32_t>(row_bytes), ones.data(), Stream(stream));
 }
 
-void BindMeasure(const CudaMatrix<const int32_t>& tables, int64_t chunk_bits, const CudaMatrix<const uint8_t>& rows,
-                 const CudaVector<int32_t>& payload_bytes, uint64_t stream) {
-  const DeviceCodec codec = MakeDeviceCodec(tables, static_cast<int64_t>(rows.shape(1)), chunk_bits);
+template <typename Codec>
+void CheckRows(const Codec& codec, const CudaMatrix<const uint8_t>& rows) {
+  CheckEqual("row_bytes", int64_t{codec.layout.row_bytes}, static_cast<int64_t>(rows.shape(1)));
+}
+
+template <typename Codec>
+void BindMeasure(const Codec& codec, const CudaMatrix<const uint8_t>& rows, const CudaVector<int32_t>& payload_bytes,
+                 uint64_t stream) {
+  CheckRows(codec, rows);
   CheckEqual("payload_bytes", Length(rows), Length(payload_bytes));
   LaunchMeasure(codec, rows.data(), Length(rows), payload_bytes.data(), Stream(stream));
 }
 
-void BindEncode(const CudaMatrix<const int32_t>& tables, int64_t chunk_bits, const CudaMatrix<const uint8_t>& rows,
+template <typename Codec>
+void BindEncode(const Codec& codec, const CudaMatrix<const uint8_t>& rows,
                 const CudaVector<const int64_t>& overflow_index, const CudaVector<uint8_t>& slots, int64_t slot_bytes,
                 const CudaVector<uint8_t>& bitmask, const CudaVector<uint8_t>& overflow,
                 const CudaVector<uint8_t>& scratch, uint64_t stream) {
-  const DeviceCodec codec = MakeDeviceCodec(tables, static_cast<int64_t>(rows.shape(1)), chunk_bits);
+  CheckRows(codec, rows);
   const int64_t n = Length(rows);
   CheckEqual("overflow_index", n, Length(overflow_index));
-  CheckSlotBuffers(codec.layout, n, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
+  CheckSlotBuffers(codec.layout.row_bytes, n, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
   CheckAtLeast("scratch bytes", EncodeScratchBytes(codec.layout), Length(scratch));
   LaunchEncode(codec, rows.data(), n, overflow_index.data(), slots.data(), static_cast<int32_t>(slot_bytes),
                reinterpret_cast<uint32_t*>(bitmask.data()), overflow.data(), scratch.data(), Stream(stream));
@@ -69,24 +95,25 @@ struct RowBuffers {
     rows.overflow = reinterpret_cast<const uint8_t*>(overflow);
     rows.num_rows = num_rows;
   }
-  DeviceRows Checked(const IbpLayout& layout, int64_t slot_bytes) const {
-    CheckSlotBuffers(layout, rows.num_rows, slot_bytes, slots_length, bitmask_length, overflow_length);
+  DeviceRows Checked(int64_t row_bytes, int64_t slot_bytes) const {
+    CheckSlotBuffers(row_bytes, rows.num_rows, slot_bytes, slots_length, bitmask_length, overflow_length);
     DeviceRows checked = rows;
-    checked.num_overflow = (overflow_length - kSlackBytes) / layout.row_bytes;
+    checked.num_overflow = (overflow_length - kSlackBytes) / row_bytes;
     return checked;
   }
 };
 
 // All that stays the same from gather to gather. The arrays behind the addresses belong to the caller.
+template <typename Codec>
 struct GatherPlan {
-  DeviceCodec codec;
+  Codec codec;
   GatherRequest request;
 
-  GatherPlan(const CudaMatrix<const int32_t>& tables, int64_t row_bytes, int64_t chunk_bits, const RowBuffers& store,
-             const std::optional<RowBuffers>& cache, const std::optional<CudaVector<const int32_t>>& cache_slot,
-             int64_t slot_bytes, int64_t lead_bytes, const CudaVector<int64_t>& counters, uint64_t error)
-      : codec(MakeDeviceCodec(tables, row_bytes, chunk_bits)) {
-    request.store = store.Checked(codec.layout, slot_bytes);
+  GatherPlan(const Codec& codec_, const RowBuffers& store, const std::optional<RowBuffers>& cache,
+             const std::optional<CudaVector<const int32_t>>& cache_slot, int64_t slot_bytes, int64_t lead_bytes,
+             const CudaVector<int64_t>& counters, uint64_t error)
+      : codec(codec_) {
+    request.store = store.Checked(codec.layout.row_bytes, slot_bytes);
     if (lead_bytes < 1 || lead_bytes > slot_bytes) {
       Throw<ArgumentError>("lead_bytes: want 1 to ", slot_bytes, ", got ", lead_bytes);
     }
@@ -94,7 +121,7 @@ struct GatherPlan {
     CheckEqual("cache_slot given", cache.has_value(), cache_slot.has_value());
     if (cache) {
       CheckEqual("cache_slot", store.rows.num_rows, Length(*cache_slot));
-      request.cache = cache->Checked(codec.layout, slot_bytes);
+      request.cache = cache->Checked(codec.layout.row_bytes, slot_bytes);
       request.cache_slot_dev = cache_slot->data();
     }
     request.slot_bytes = static_cast<int32_t>(slot_bytes);
@@ -130,6 +157,30 @@ void BindCopyRows(uint64_t rows, const CudaVector<const int64_t>& ids,
                  positions ? positions->data() : nullptr, Length(ids), out.data(), max_blocks, Stream(stream));
 }
 
+// What a codec can do, under the same names for every codec.
+template <typename Codec>
+void BindCodec(nb::module_& m, const char* plan_name) {
+  m.def("measure", &BindMeasure<Codec>, nb::arg("codec"), nb::arg("rows").noconvert(),
+        nb::arg("payload_bytes").noconvert(), nb::arg("stream"));
+  m.def("encode_scratch_bytes", [](const Codec& codec) { return EncodeScratchBytes(codec.layout); }, nb::arg("codec"));
+  m.def("encode", &BindEncode<Codec>, nb::arg("codec"), nb::arg("rows").noconvert(),
+        nb::arg("overflow_index").noconvert(), nb::arg("slots").noconvert(), nb::arg("slot_bytes"),
+        nb::arg("bitmask").noconvert(), nb::arg("overflow").noconvert(), nb::arg("scratch").noconvert(),
+        nb::arg("stream"));
+  using Plan = GatherPlan<Codec>;
+  nb::class_<Plan>(m, plan_name)
+      .def("gather", &Plan::Gather, nb::arg("ids").noconvert(), nb::arg("positions").noconvert().none(),
+           nb::arg("out").noconvert(), nb::arg("max_blocks"), nb::arg("stream"));
+  m.def(
+      "make_gather_plan",
+      [](const Codec& codec, const RowBuffers& store, const std::optional<RowBuffers>& cache,
+         const std::optional<CudaVector<const int32_t>>& cache_slot, int64_t slot_bytes, int64_t lead_bytes,
+         const CudaVector<int64_t>& counters,
+         uint64_t error) { return Plan(codec, store, cache, cache_slot, slot_bytes, lead_bytes, counters, error); },
+      nb::arg("codec"), nb::arg("store"), nb::arg("cache").none(), nb::arg("cache_slot").noconvert().none(),
+      nb::arg("slot_bytes"), nb::arg("lead_bytes"), nb::arg("counters").noconvert(), nb::arg("error"));
+}
+
 }  // namespace
 
 NB_MODULE(_cuda, m) {
@@ -137,21 +188,36 @@ NB_MODULE(_cuda, m) {
   // A codec that a traceback keeps alive at exit is no bug.
   nb::set_leak_warnings(false);
   BindErrors(m);
+  // Arrays are taken as they are (noconvert): a converted copy of an output would be written and thrown away.
   m.attr("NUM_COUNTERS") = static_cast<int>(kNumGatherCounters);
   m.attr("ID_OUT_OF_RANGE") = static_cast<int64_t>(kIdOutOfRange);
   m.attr("DAMAGED_ROW") = static_cast<int64_t>(kDamagedRow);
-  m.def("count_ones", &BindCountOnes, nb::arg("rows"), nb::arg("ones"), nb::arg("stream"));
-  m.def("measure", &BindMeasure, nb::arg("tables"), nb::arg("chunk_bits"), nb::arg("rows"), nb::arg("payload_bytes"),
-        nb::arg("stream"));
-  m.def(
-      "encode_scratch_bytes",
-      [](int64_t row_bytes, int64_t chunk_bits) { return EncodeScratchBytes(MakeIbpLayout(row_bytes, chunk_bits)); },
-      nb::arg("row_bytes"), nb::arg("chunk_bits"));
-  m.def("encode", &BindEncode, nb::arg("tables"), nb::arg("chunk_bits"), nb::arg("rows"), nb::arg("overflow_index"),
-        nb::arg("slots"), nb::arg("slot_bytes"), nb::arg("bitmask"), nb::arg("overflow"), nb::arg("scratch"),
-        nb::arg("stream"));
-  m.def("copy_rows", &BindCopyRows, nb::arg("rows"), nb::arg("ids"), nb::arg("positions").none(), nb::arg("out"),
-        nb::arg("max_blocks"), nb::arg("stream"), "Gathers uncompressed rows; ids are not checked. For benchmarks.");
+  m.def("count_ones", &BindCountOnes, nb::arg("rows").noconvert(), nb::arg("ones").noconvert(), nb::arg("stream"));
+  nb::class_<DeviceIbpCodec>(m, "DeviceIbpCodec")
+      .def(
+          "__init__",
+          [](DeviceIbpCodec* self, const CudaMatrix<const int32_t>& tables, int64_t row_bytes, int64_t chunk_bits) {
+            new (self) DeviceIbpCodec(MakeDeviceIbpCodec(tables, row_bytes, chunk_bits));
+          },
+          nb::arg("tables").noconvert(), nb::arg("row_bytes"), nb::arg("chunk_bits"));
+  nb::class_<DeviceDictCodec>(m, "DeviceDictCodec")
+      .def(
+          "__init__",
+          [](DeviceDictCodec* self, int32_t num_values, int32_t value_bits, int32_t symbol_bits, int32_t trim_bits,
+             int32_t code_bits, bool sign_low, bool zero_code, bool per_column,
+             const CudaVector<const int16_t>& dictionary, const std::optional<CudaVector<const int64_t>>& packed,
+             const CudaVector<const uint8_t>& code_of_symbol) {
+            new (self)
+                DeviceDictCodec(MakeDeviceDictCodec(num_values, value_bits, symbol_bits, trim_bits, code_bits, sign_low,
+                                                    zero_code, per_column, dictionary, packed, code_of_symbol));
+          },
+          nb::kw_only(), nb::arg("num_values"), nb::arg("value_bits"), nb::arg("symbol_bits"), nb::arg("trim_bits"),
+          nb::arg("code_bits"), nb::arg("sign_low"), nb::arg("zero_code"), nb::arg("per_column"),
+          nb::arg("dictionary").noconvert(), nb::arg("packed").noconvert().none(),
+          nb::arg("code_of_symbol").noconvert());
+  m.def("copy_rows", &BindCopyRows, nb::arg("rows"), nb::arg("ids").noconvert(),
+        nb::arg("positions").noconvert().none(), nb::arg("out").noconvert(), nb::arg("max_blocks"), nb::arg("stream"),
+        "Gathers uncompressed rows; ids are not checked. For benchmarks.");
   m.def(
       "register_host_memory",
       [](uint64_t address, int64_t bytes) { return RegisterHostMemory(reinterpret_cast<void*>(address), bytes); },
@@ -163,15 +229,8 @@ NB_MODULE(_cuda, m) {
       .def(nb::init<uint64_t, int64_t, uint64_t, int64_t, uint64_t, int64_t, int64_t>(), nb::arg("slots"),
            nb::arg("slots_length"), nb::arg("bitmask"), nb::arg("bitmask_length"), nb::arg("overflow"),
            nb::arg("overflow_length"), nb::arg("num_rows"));
-  nb::class_<GatherPlan>(m, "GatherPlan")
-      .def(nb::init<const CudaMatrix<const int32_t>&, int64_t, int64_t, const RowBuffers&,
-                    const std::optional<RowBuffers>&, const std::optional<CudaVector<const int32_t>>&, int64_t, int64_t,
-                    const CudaVector<int64_t>&, uint64_t>(),
-           nb::arg("tables"), nb::arg("row_bytes"), nb::arg("chunk_bits"), nb::arg("store"), nb::arg("cache").none(),
-           nb::arg("cache_slot").none(), nb::arg("slot_bytes"), nb::arg("lead_bytes"), nb::arg("counters"),
-           nb::arg("error"))
-      .def("gather", &GatherPlan::Gather, nb::arg("ids"), nb::arg("positions").none(), nb::arg("out"),
-           nb::arg("max_blocks"), nb::arg("stream"));
+  BindCodec<DeviceIbpCodec>(m, "IbpGatherPlan");
+  BindCodec<DeviceDictCodec>(m, "DictGatherPlan");
 }
 
 }  // namespace ibp

@@ -41,16 +41,4 @@ inline void CheckInvariantBits(const IbpLayout& layout, const uint8_t* mask, con
   }
 }
 
-// The buffers of num_rows rows in slots; lengths in bytes.
-inline void CheckSlotBuffers(const IbpLayout& layout, int64_t num_rows, int64_t slot_bytes, int64_t slots_length,
-                             int64_t bitmask_length, int64_t overflow_length) {
-  CheckAtLeast("num_rows", int64_t{0}, num_rows);
-  const bool needs_index = slot_bytes < layout.row_bytes;
-  CheckAtLeast("slot_bytes", needs_index ? int64_t{kOverflowIndexBytes} : int64_t{1}, slot_bytes);
-  if (slot_bytes > kMaxRowBytes) Throw<ArgumentError>("slot_bytes: want at most ", kMaxRowBytes, ", got ", slot_bytes);
-  CheckAtLeast("slots bytes, slack included", num_rows * slot_bytes + kSlackBytes, slots_length);
-  CheckAtLeast("bitmask bytes", BitmaskBytes(num_rows), bitmask_length);
-  CheckAtLeast("overflow bytes, slack included", kSlackBytes, overflow_length);
-}
-
 }  // namespace ibp

@@ -1,4 +1,5 @@
-#include "cpu/row_ops_impl.h"
+#include "cpu/dict_row.h"
+#include "cpu/ibp_row.h"
 
 namespace ibp {
 namespace {
@@ -11,6 +12,7 @@ struct Scalar {
     x = (x + (x >> 4)) & 0x0f0f0f0f0f0f0f0full;
     return static_cast<int>((x * 0x0101010101010101ull) >> 56);
   }
+  static int TrailingZeros(uint64_t x) { return __builtin_ctzll(x); }
   static int RunLength(uint64_t x) { return ~x ? __builtin_ctzll(~x) : 64; }
   static uint64_t Extract(uint64_t x, uint64_t mask) {
     uint64_t out = 0;
@@ -38,6 +40,6 @@ struct Scalar {
 
 }  // namespace
 
-extern const RowOps kScalarRowOps = IbpRow<Scalar>::Ops("scalar");
+extern const CodePath kScalarPath = {{IbpRow<Scalar>::Ops(), DictRow<Scalar>::Ops()}, "scalar"};
 
 }  // namespace ibp

@@ -15,28 +15,28 @@ bool CpuHasAvx2() {
 #endif
 }
 
-const RowOps& Fastest() {
+const CodePath& Fastest() {
 #if defined(IBP_HAVE_AVX2)
-  if (CpuHasAvx2()) return kAvx2RowOps;
+  if (CpuHasAvx2()) return kAvx2Path;
 #endif
-  return kScalarRowOps;
+  return kScalarPath;
 }
 
 }  // namespace
 
-const RowOps& SelectRowOps() {
-  static const RowOps& ops = []() -> const RowOps& {
+const CodePath& SelectCodePath() {
+  static const CodePath& path = []() -> const CodePath& {
     const char* forced = std::getenv("IBP_GNN_CPU");
-    return forced && *forced ? RowOpsByName(forced) : Fastest();
+    return forced && *forced ? CodePathByName(forced) : Fastest();
   }();
-  return ops;
+  return path;
 }
 
-const RowOps& RowOpsByName(const char* name) {
+const CodePath& CodePathByName(const char* name) {
   if (std::strcmp(name, "auto") == 0) return Fastest();
-  if (std::strcmp(name, "scalar") == 0) return kScalarRowOps;
+  if (std::strcmp(name, "scalar") == 0) return kScalarPath;
 #if defined(IBP_HAVE_AVX2)
-  if (std::strcmp(name, "avx2") == 0 && CpuHasAvx2()) return kAvx2RowOps;
+  if (std::strcmp(name, "avx2") == 0 && CpuHasAvx2()) return kAvx2Path;
 #endif
   Throw<ArgumentError>("cpu code path: want 'auto', 'scalar'", CpuHasAvx2() ? " or 'avx2'" : "", ", got '", name, "'");
 }

@@ -6,14 +6,23 @@
 
 #include <cstdint>
 
+#include "core/dict_layout.h"
 #include "core/ibp_layout.h"
 
 namespace ibp {
 
-// A fitted codec on the GPU: the layout and the tables of core/ibp_tables.h.
-struct DeviceCodec {
+// Codec "ibp" on the GPU: the layout and the tables of core/ibp_tables.h.
+struct DeviceIbpCodec {
   IbpLayout layout;
   const uint32_t* tables_dev = nullptr;
+};
+
+// Codec "dict" on the GPU.
+struct DeviceDictCodec {
+  DictLayout layout;
+  const uint16_t* dictionary_dev = nullptr;     // [columns or 1, 2^code_bits]
+  const uint64_t* packed_dev = nullptr;         // [columns or 1]: the same, a byte a symbol; null if it does not fit
+  const uint8_t* code_of_symbol_dev = nullptr;  // [columns or 1, 2^symbol_bits]
 };
 
 // Rows in the slot format of core/format.h. The pointers may be device memory or mapped host memory.
@@ -29,14 +38,20 @@ struct DeviceRows {
 void LaunchCountOnes(const uint8_t* rows_dev, int64_t num_rows, int32_t row_bytes, int64_t* ones_dev,
                      cudaStream_t stream);
 
-void LaunchMeasure(const DeviceCodec& codec, const uint8_t* rows_dev, int64_t num_rows, int32_t* payload_bytes_dev,
+void LaunchMeasure(const DeviceIbpCodec& codec, const uint8_t* rows_dev, int64_t num_rows, int32_t* payload_bytes_dev,
+                   cudaStream_t stream);
+void LaunchMeasure(const DeviceDictCodec& codec, const uint8_t* rows_dev, int64_t num_rows, int32_t* payload_bytes_dev,
                    cudaStream_t stream);
 
 // Bytes of scratch that LaunchEncode wants, for the current device.
 int64_t EncodeScratchBytes(const IbpLayout& layout);
+int64_t EncodeScratchBytes(const DictLayout& layout);
 
 // Slots, bitmask and overflow are written completely (slack excepted). overflow_index_dev: [num_rows].
-void LaunchEncode(const DeviceCodec& codec, const uint8_t* rows_dev, int64_t num_rows,
+void LaunchEncode(const DeviceIbpCodec& codec, const uint8_t* rows_dev, int64_t num_rows,
+                  const int64_t* overflow_index_dev, uint8_t* slots_dev, int32_t slot_bytes, uint32_t* bitmask_dev,
+                  uint8_t* overflow_dev, uint8_t* scratch_dev, cudaStream_t stream);
+void LaunchEncode(const DeviceDictCodec& codec, const uint8_t* rows_dev, int64_t num_rows,
                   const int64_t* overflow_index_dev, uint8_t* slots_dev, int32_t slot_bytes, uint32_t* bitmask_dev,
                   uint8_t* overflow_dev, uint8_t* scratch_dev, cudaStream_t stream);
 
@@ -63,7 +78,8 @@ struct GatherRequest {
 };
 
 // Rows with a bad id, and damaged ones, come out as zeros and are reported; nothing is read outside the rows.
-void LaunchGather(const DeviceCodec& codec, const GatherRequest& request, cudaStream_t stream);
+void LaunchGather(const DeviceIbpCodec& codec, const GatherRequest& request, cudaStream_t stream);
+void LaunchGather(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream);
 
 // Copies uncompressed rows (device memory or mapped host memory) by id; ids are not checked. For benchmarks.
 void LaunchCopyRows(const uint8_t* rows, int32_t row_bytes, const int64_t* ids_dev, const int64_t* positions_dev,

@@ -47,7 +47,7 @@ struct UnitTable {
   const uint32_t* column;
   int32_t stride;
 
-  __device__ UnitTable(const DeviceCodec& codec, int32_t unit)
+  __device__ UnitTable(const DeviceIbpCodec& codec, int32_t unit)
       : column(codec.tables_dev + unit), stride(TableStride(codec.layout.row_bytes)) {}
   __device__ uint32_t Get(int table) const { return __ldg(column + table * stride); }
   // The entries of units unit, ..., unit + kUnits - 1; unit is a multiple of kUnits.

@@ -80,6 +80,8 @@ class TrainingConfig:
 
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     features: Literal["compressed", "raw"] = "compressed"
+    loop: Literal["dgl", "graphbolt", "pyg"] = "dgl"
+    """Whose loader makes the mini-batches: DGL's DataLoader, GraphBolt's pipes or PyG's NodeLoader."""
     store: StoreConfig = field(default_factory=StoreConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

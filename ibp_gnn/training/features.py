@@ -1,17 +1,14 @@
-"""The two ways that a run reads node features; the loop does not know which one it has."""
+"""The two ways that a run reads node features, and what they count; no graph library in it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 import ibp_gnn
 from ibp_gnn.training.config import CacheConfig, StoreConfig
-from ibp_gnn.training.sage import copy_async
-
-KEY = "feat"
 
 
 @dataclass(frozen=True)
@@ -28,102 +25,92 @@ class Traffic:
 
 
 class Features(Protocol):
-    """Node features of a DGL graph under the name `feat`."""
+    """Node features of the run's graph. The loop that reads them counts the rows."""
 
     store_bytes: int
     raw_bytes: int
     savings: float
     description: str
 
-    def fetch(self, input_nodes: torch.Tensor, block: Any) -> torch.Tensor:
-        """input_nodes: [n] on the CPU; block: the input block. Returns [n, d] on the training device."""
+    def count(self, rows: int) -> None:
+        """So many rows are being read."""
 
     def traffic(self) -> Traffic:
-        """The fetches since the last call; on CUDA with a cache this waits for the GPU."""
+        """The rows counted since the last call; on CUDA with a cache this waits for the GPU."""
 
     def close(self) -> None:
         """Free what was built; the features cannot be read any more."""
 
 
 class RawFeatures:
-    """Plain DGL: the tensor in `g.ndata`."""
+    """The uncompressed tensor, for the plain loop."""
 
     savings = 0.0
 
-    def __init__(self, graph: Any, features: torch.Tensor, device: torch.device) -> None:
-        graph.ndata[KEY] = features
-        self._graph, self._device, self._rows = graph, device, 0
-        self._row_bytes = features[0].numel() * features.element_size()
-        self.raw_bytes = self.store_bytes = features.numel() * features.element_size()
-        self.description = f"raw {list(features.shape)} {features.dtype}, {self.raw_bytes / 1e6:.1f} MB"
+    def __init__(self, rows: torch.Tensor) -> None:
+        """rows: [num_nodes, d] on the CPU."""
+        self.rows, self._counted = rows, 0
+        self._row_bytes = rows[0].numel() * rows.element_size()
+        self.raw_bytes = self.store_bytes = rows.numel() * rows.element_size()
+        self.description = f"raw {list(rows.shape)} {rows.dtype}, {self.raw_bytes / 1e6:.1f} MB"
 
-    def fetch(self, input_nodes: torch.Tensor, block: Any) -> torch.Tensor:
-        self._rows += len(input_nodes)
-        if self._device.type == "cpu":
-            return block.srcdata[KEY]
-        return copy_async(self._graph.ndata[KEY][input_nodes], self._device)
+    def count(self, rows: int) -> None:
+        self._counted += rows
 
     def traffic(self) -> Traffic:
-        rows, self._rows = self._rows, 0
-        return Traffic(rows, 1.0, rows * self._row_bytes, 0)
+        counted, self._counted = self._counted, 0
+        return Traffic(counted, 1.0, counted * self._row_bytes, 0)
 
     def close(self) -> None:
-        del self._graph.ndata[KEY]
+        del self.rows
 
 
 class CompressedFeatures:
-    """A CompressedFeatureStore attached to the graph, with a GPU cache in front of it if asked for."""
+    """A CompressedFeatureStore, with a GPU cache in front of it if asked for."""
 
     def __init__(
         self,
-        graph: Any,
-        features: torch.Tensor,
+        rows: torch.Tensor,
         device: torch.device,
         store_config: StoreConfig,
         cache_config: CacheConfig,
+        hotness: torch.Tensor,
         progress: bool,
     ) -> None:
-        store = ibp_gnn.CompressedFeatureStore.build(
-            features,
+        """rows: [num_nodes, d] on the CPU, not kept. hotness: [num_nodes], for `cache.hotness: degree`."""
+        self._store = store = ibp_gnn.CompressedFeatureStore.build(
+            rows,
             codec=store_config.codec,
             layout=store_config.layout,
             pin=store_config.pin,
             progress=progress,
         )
-        self._graph, self._device, self._store, self._rows = graph, device, store, 0
-        self._row_bytes = features[0].numel() * features.element_size()
-        self._source: ibp_gnn.CompressedFeatureStore | ibp_gnn.CompressedGPUCache = store
+        self.source: ibp_gnn.CompressedFeatureStore | ibp_gnn.CompressedGPUCache = store
+        self._counted, self._row_bytes = 0, rows[0].numel() * rows.element_size()
         if cache_config.capacity is not None:
-            # A node is sampled through its out-edges, so its out-degree predicts how often it is read.
-            hotness = graph.out_degrees() if cache_config.hotness == "degree" else None
-            self._source = ibp_gnn.CompressedGPUCache(store, cache_config.capacity, hotness=hotness, device=device)
-        ibp_gnn.attach(graph, KEY, self._source)
+            by_degree = hotness if cache_config.hotness == "degree" else None
+            self.source = ibp_gnn.CompressedGPUCache(store, cache_config.capacity, hotness=by_degree, device=device)
         self.store_bytes, self.raw_bytes, self.savings = store.nbytes, store.raw_nbytes, store.savings
         self.description = (
             f"{store_config.codec}, {store_config.layout} slots, {list(store.shape)} {store.dtype}, "
             f"{store.nbytes / 1e6:.1f} MB instead of {store.raw_nbytes / 1e6:.1f} MB "
-            f"(savings {store.savings:.1%})" + (f"; cache: {self._source}" if self._source is not store else "")
+            f"(savings {store.savings:.1%})" + (f"; cache: {self.source}" if self.source is not store else "")
         )
 
-    def fetch(self, input_nodes: torch.Tensor, block: Any) -> torch.Tensor:
-        self._rows += len(input_nodes)
-        if self._device.type == "cpu":
-            # What an unmodified DGL loop does: the block's lazy column decompresses here.
-            return block.srcdata[KEY]
-        return ibp_gnn.fetch(self._graph, KEY, copy_async(input_nodes, self._device), device=self._device)
+    def count(self, rows: int) -> None:
+        self._counted += rows
 
     def traffic(self) -> Traffic:
-        rows, self._rows = self._rows, 0
-        stats = self._source.stats()
-        self._source.reset_stats()
-        if stats.hits + stats.misses == rows:
+        counted, self._counted = self._counted, 0
+        stats = self.source.stats()
+        self.source.reset_stats()
+        if stats.hits + stats.misses == counted:
             moved, miss_rate = stats.pcie_bytes, stats.miss_rate
         else:
-            # Decoded on the CPU, or sent through a staging buffer: only the GPU's kernel counts bytes. This is
-            # all that a row can take, but for the few that compact slots leave to the overflow area.
-            moved, miss_rate = rows * self._store.slot_bytes, 1.0
-        return Traffic(rows, miss_rate, moved, rows * self._row_bytes - moved)
+            # Decoded on the CPU, or sent through a staging buffer: only the GPU's kernel counts bytes. So this is
+            # what a row of the store takes on average, overflow and metadata included.
+            moved, miss_rate = round(counted * self._store.nbytes / self._store.shape[0]), 1.0
+        return Traffic(counted, miss_rate, moved, counted * self._row_bytes - moved)
 
     def close(self) -> None:
-        ibp_gnn.detach(self._graph, KEY)
         self._store.close()

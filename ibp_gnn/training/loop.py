@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn import functional
 from tqdm import tqdm
 
 from ibp_gnn.config import ConfigError, to_dict
-from ibp_gnn.datasets import load_dataset
+from ibp_gnn.datasets import NodeDataset, load_dataset
 from ibp_gnn.training import record
 from ibp_gnn.training.config import TrainingConfig
-from ibp_gnn.training.features import CompressedFeatures, Features, RawFeatures
-from ibp_gnn.training.sage import Aggregation, GraphSAGE, choose_aggregation, copy_async, to_csc
-from ibp_gnn.training.sampling import make_loader
+from ibp_gnn.training.features import CompressedFeatures, RawFeatures
+from ibp_gnn.training.sage import Aggregation, GraphSAGE, choose_aggregation
 from ibp_gnn.training.seeding import seed_everything, use_deterministic_algorithms
+from ibp_gnn.training.step import Loop
 from ibp_gnn.training.timing import PhaseTimer
 
 # Independent random streams of one seed. Every epoch starts its own, so what happens in between (evaluation,
@@ -26,26 +27,26 @@ from ibp_gnn.training.timing import PhaseTimer
 _INIT, _TRAIN, _EVALUATE = range(3)
 
 
-class Step(NamedTuple):
-    """One mini-batch on the training device."""
-
-    x: torch.Tensor
-    """[num_src, d]"""
-    labels: torch.Tensor
-    """[num_dst]"""
-    blocks: list[Any]
+# By `loop` of the config; imported when it is asked for, since each needs another library.
+_LOOPS = {
+    "dgl": ("dgl_loop", "DGLLoop"),
+    "graphbolt": ("graphbolt_loop", "GraphBoltLoop"),
+    "pyg": ("pyg_loop", "PyGLoop"),
+}
 
 
 class Run:
     """The parts of a run, made once: graph, features, model, optimiser."""
 
     def __init__(self, config: TrainingConfig, log: Callable[[str], None] = print) -> None:
-        """Loads the data and builds the store. Raises ConfigError if the config asks for what is not here."""
+        """Loads the data and builds the store. Raises ConfigError if the config asks for what is not here, ImportError
+        if its loop needs what is not installed."""
         self.config, self.log = config, log
         if config.train.deterministic:
             use_deterministic_algorithms()
         self.device = _pick_device(config.device)
-        self.aggregation: Aggregation = choose_aggregation(self.device)
+        make_loop = _import_loop(config.loop)
+        self.aggregation: Aggregation = "pyg" if config.loop == "pyg" else choose_aggregation(self.device)
         self.show_progress = config.log.progress and sys.stderr.isatty()
 
         try:
@@ -53,13 +54,13 @@ class Run:
         except ValueError as error:
             raise ConfigError(f"dataset: {error}") from error
         # Not the data set itself: a run with compressed features must not keep the raw ones.
-        self.name, self.labels = data.name, data.labels
+        self.name, self.num_nodes, self.num_edges = data.name, data.num_nodes, len(data.src)
         self.train_ids, self.val_ids, self.test_ids = data.train_ids, data.val_ids, data.test_ids
-        self.graph = data.to_dgl()
         try:
-            self.features = self._make_features(data.features)
+            self.features = self._make_features(data)
         except ValueError as error:
             raise ConfigError(f"features: {error}") from error
+        self.loop: Loop = make_loop(data, self.features, config.train, self.device, self.aggregation)
 
         seed_everything(config.train.seed, _INIT)
         self.model = GraphSAGE(
@@ -72,19 +73,18 @@ class Run:
             aggregation=self.aggregation,
         ).to(self.device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.train.lr)
-        # Made here, so that neither the first batch nor each worker pays for it.
-        self.graph.create_formats_()
 
     def describe(self) -> list[str]:
         """What is about to run, in lines for a person."""
         how = {
             "dgl": "dgl.nn.SAGEConv",
             "csc": "block CSC tensors in torch (this DGL has no CUDA; it samples on the CPU)",
+            "pyg": "torch_geometric.nn.SAGEConv",
         }
         return [
-            f"graph: {self.name}, {self.graph.num_nodes()} nodes, {self.graph.num_edges()} edges",
+            f"graph: {self.name}, {self.num_nodes} nodes, {self.num_edges} edges",
             f"features: {self.features.description}",
-            f"device: {self.device}, aggregation: {how[self.aggregation]}",
+            f"device: {self.device}, loop: {self.config.loop}, aggregation: {how[self.aggregation]}",
         ]
 
     def train_epoch(self, epoch: int) -> tuple[dict[str, Any], list[float]]:
@@ -94,15 +94,11 @@ class Run:
         """
         seed_everything(self.config.train.seed, _TRAIN, epoch)
         self.model.train()
-        loader = self._loader(self.train_ids, shuffle=True)
         losses, correct, seen = [], [], 0
         self.features.traffic()
         timer = PhaseTimer(self.device)
-        with self._progress(f"epoch {epoch}", len(loader)) as bar:
-            for batch in loader:
-                timer.mark("sample")
-                step = self._prepare(batch)
-                timer.mark("fetch")
+        with self._progress(f"epoch {epoch}", self.train_ids) as bar:
+            for step in self.loop.steps(self.train_ids, shuffle=True, mark=timer.mark):
                 logits = self.model(step.blocks, step.x)
                 loss = functional.cross_entropy(logits, step.labels)
                 self.optimizer.zero_grad(set_to_none=True)
@@ -135,17 +131,15 @@ class Run:
         """Accuracy on `ids`, with neighbours sampled by a fixed seed: always the same, raw or compressed."""
         seed_everything(self.config.train.seed, _EVALUATE)
         self.model.eval()
-        loader = self._loader(ids, shuffle=False)
         correct, seen = [], 0
-        with torch.inference_mode(), self._progress(name, len(loader)) as bar:
-            for batch in loader:
-                step = self._prepare(batch)
+        with torch.inference_mode(), self._progress(name, ids) as bar:
+            for step in self.loop.steps(ids, shuffle=False, mark=lambda phase: None):
                 correct.append((self.model(step.blocks, step.x).argmax(1) == step.labels).sum())
                 seen += len(step.labels)
                 bar.update()
         return torch.stack(correct).sum().item() / seen
 
-    def _make_features(self, features: torch.Tensor) -> Features:
+    def _make_features(self, data: NodeDataset) -> RawFeatures | CompressedFeatures:
         config, cache = self.config, self.config.cache
         if cache.capacity is not None and (config.features == "raw" or self.device.type != "cuda"):
             self.log(
@@ -154,32 +148,15 @@ class Run:
             )
             cache = type(cache)()
         if config.features == "raw":
-            return RawFeatures(self.graph, features, self.device)
-        return CompressedFeatures(self.graph, features, self.device, config.store, cache, progress=self.show_progress)
-
-    def _loader(self, ids: torch.Tensor, *, shuffle: bool) -> Any:
-        train = self.config.train
-        return make_loader(
-            self.graph,
-            ids,
-            train.fanouts,
-            batch_size=train.batch_size,
-            shuffle=shuffle,
-            workers=train.workers,
+            return RawFeatures(data.features)
+        # A node is sampled through its out-edges, so its out-degree predicts how often it is read.
+        degrees = torch.bincount(data.src, minlength=data.num_nodes)
+        return CompressedFeatures(
+            data.features, self.device, config.store, cache, hotness=degrees, progress=self.show_progress
         )
 
-    def _prepare(self, batch: tuple[torch.Tensor, torch.Tensor, list[Any]]) -> Step:
-        """Fetch a sampled batch's rows and bring all that the step reads to the device; no host sync."""
-        input_nodes, output_nodes, blocks = batch
-        x = self.features.fetch(input_nodes, blocks[0])
-        labels = copy_async(self.labels[output_nodes], self.device)
-        if self.aggregation == "csc":
-            blocks = [to_csc(block, self.device) for block in blocks]
-        else:
-            blocks = [block.to(self.device) for block in blocks]
-        return Step(x, labels, blocks)
-
-    def _progress(self, name: str, steps: int) -> tqdm:
+    def _progress(self, name: str, ids: torch.Tensor) -> tqdm:
+        steps = -(-len(ids) // self.config.train.batch_size)
         return tqdm(total=steps, desc=name, unit="step", leave=False, disable=not self.show_progress)
 
 
@@ -206,8 +183,8 @@ def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str
         "commit": commit,
         "device": str(job.device),
         "aggregation": job.aggregation,
-        "num_nodes": job.graph.num_nodes(),
-        "num_edges": job.graph.num_edges(),
+        "num_nodes": job.num_nodes,
+        "num_edges": job.num_edges,
         "store_bytes": job.features.store_bytes,
         "raw_bytes": job.features.raw_bytes,
         "savings": job.features.savings,
@@ -222,6 +199,11 @@ def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str
     if path is not None:
         record.write(path, result)
     return result
+
+
+def _import_loop(name: str) -> Callable[..., Loop]:
+    module, cls = _LOOPS[name]
+    return getattr(importlib.import_module(f"ibp_gnn.training.{module}"), cls)
 
 
 def _epoch_line(numbers: dict[str, Any], epochs: int) -> str:

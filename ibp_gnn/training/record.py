@@ -14,22 +14,18 @@ import numpy as np
 import torch
 
 from ibp_gnn.config import ConfigError
-from ibp_gnn.integrations.dgl_compat import import_dgl
 
 
 def versions() -> dict[str, str | None]:
     """Versions of everything that can change a result."""
-    try:
-        own = metadata.version("ibp-gnn")
-    except metadata.PackageNotFoundError:
-        # Used from a source tree that was not installed.
-        own = "unknown"
     return {
-        "ibp_gnn": own,
+        # Unknown: used from a source tree that was not installed.
+        "ibp_gnn": _installed("ibp-gnn") or "unknown",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "dgl": import_dgl().__version__,
+        "dgl": _installed("dgl"),
+        "torch_geometric": _installed("torch-geometric"),
         "numpy": np.__version__,
     }
 
@@ -75,6 +71,13 @@ def write(path: Path, record: dict[str, Any]) -> None:
     """Write the record; a reader never sees half of it."""
     _partial(path).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     _partial(path).replace(path)
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _partial(path: Path) -> Path:

@@ -1,6 +1,6 @@
-"""GraphSAGE (mean) with two interchangeable aggregations: DGL's own, and one from a block's CSC tensors.
+"""GraphSAGE (mean) with interchangeable aggregations: DGL's, one from a block's CSC tensors, and PyG's.
 
-DGL's Linux wheel has no CUDA code, so its layers cannot run on a GPU; the CSC form needs torch alone. Both
+DGL's Linux wheel has no CUDA code, so its layers cannot run on a GPU; the CSC form needs torch alone. These two
 name their parameters alike and draw the same initial values, so one's checkpoint loads into the other.
 """
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from ibp_gnn.integrations.dgl_compat import import_dgl
 
-Aggregation = Literal["dgl", "csc"]
+Aggregation = Literal["dgl", "csc", "pyg"]
 
 
 class CscBlock(NamedTuple):
@@ -29,8 +29,16 @@ class CscBlock(NamedTuple):
         return self.indptr.shape[0] - 1
 
 
+class EdgeBlock(NamedTuple):
+    """A sampled block as PyG's layers take it: the edges into the first `num_dst` nodes of the batch."""
+
+    edge_index: torch.Tensor
+    """int64 [2, num_edges]: positions of sources and destinations."""
+    num_dst: int
+
+
 def choose_aggregation(device: torch.device) -> Aggregation:
-    """`dgl` where DGL can compute on `device`, else `csc`."""
+    """For the blocks of DGL and GraphBolt: `dgl` where DGL can compute on `device`, else `csc`."""
     if device.type == "cpu":
         return "dgl"
     dgl = import_dgl()
@@ -97,6 +105,20 @@ class CscSageConv(nn.Module):
         return self.fc_self(x[: block.num_dst]) + neighbors
 
 
+class PyGSageConv(nn.Module):
+    """`torch_geometric.nn.SAGEConv(in_feats, out_feats, "mean")` on an EdgeBlock."""
+
+    def __init__(self, in_feats: int, out_feats: int) -> None:
+        from torch_geometric.nn import SAGEConv
+
+        super().__init__()
+        self.conv = SAGEConv(in_feats, out_feats, aggr="mean")
+
+    def forward(self, block: EdgeBlock, x: torch.Tensor) -> torch.Tensor:
+        """x: [num_src, in_feats]. Returns [num_dst, out_feats]."""
+        return self.conv((x, x[: block.num_dst]), block.edge_index)
+
+
 class GraphSAGE(nn.Module):
     """Mean-aggregating GraphSAGE; `aggregation` says which kind of blocks `forward` takes."""
 
@@ -119,11 +141,12 @@ class GraphSAGE(nn.Module):
             sage_conv = import_dgl().nn.SAGEConv
             convs = [sage_conv(i, o, "mean") for i, o in zip(widths, widths[1:], strict=False)]
         else:
-            convs = [CscSageConv(i, o) for i, o in zip(widths, widths[1:], strict=False)]
+            conv = CscSageConv if aggregation == "csc" else PyGSageConv
+            convs = [conv(i, o) for i, o in zip(widths, widths[1:], strict=False)]
         self.convs = nn.ModuleList(convs)
 
     def forward(self, blocks: list[Any], x: torch.Tensor) -> torch.Tensor:
-        """blocks: one DGL block or CscBlock a layer; x: [num_src of blocks[0], in_feats], any float dtype.
+        """blocks: one DGL block, CscBlock or EdgeBlock a layer; x: [num_src of blocks[0], in_feats], any float dtype.
 
         Returns logits [num_dst of blocks[-1], num_classes].
         """

@@ -5,25 +5,30 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import sys
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 
-from ibp_gnn.integrations.dgl_compat import import_dgl
+from ibp_gnn.integrations.dgl_compat import graphbolt_is_native, import_dgl
 
 
 def seed_everything(seed: int, *stream: int) -> None:
-    """Seed every generator that a DGL training loop draws from.
+    """Seed every generator that a training loop draws from.
 
     seed, stream: non-negative; each `stream` of one seed is independent of the others.
-    torch: weights, dropout and the workers' base seed; NumPy: the DGL loader's shuffle; DGL: its samplers;
-    random: some of DGL's Python code.
+    torch: weights, dropout, PyG's loaders and the workers' base seed; NumPy: the DGL loader's shuffle; DGL and
+    GraphBolt, if they have been imported: their samplers; random: some of DGL's Python code.
     """
     mixed = int(np.random.SeedSequence([seed, *stream]).generate_state(1)[0]) % 2**31
     random.seed(mixed)
     np.random.seed(mixed)
     torch.manual_seed(mixed)
+    if "dgl" not in sys.modules:
+        return
+    if graphbolt_is_native():
+        torch.ops.graphbolt.set_seed(mixed)
     # DGL seeds each thread with seed + its number, and numbers threads in the order in which they first ask:
     # a race, unless this thread asks alone.
     with one_dgl_thread():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,10 +13,22 @@ from typing import Any
 import pytest
 
 import ibp_gnn
+from ibp_gnn.integrations.dgl_compat import graphbolt_is_native
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = REPOSITORY / "scripts" / "train_sage.py"
 CONFIG = REPOSITORY / "configs" / "wordnet_sage.yaml"
+
+HAS_DGL = importlib.util.find_spec("dgl") is not None
+HAS_GRAPHBOLT = HAS_DGL and graphbolt_is_native()
+HAS_PYG = importlib.util.find_spec("torch_geometric") is not None
+LOOPS = [
+    pytest.param("dgl", marks=pytest.mark.skipif(not HAS_DGL, reason="DGL is not installed")),
+    pytest.param(
+        "graphbolt", marks=pytest.mark.skipif(not HAS_GRAPHBOLT, reason="GraphBolt's native library needs torch 2.2.1")
+    ),
+    pytest.param("pyg", marks=pytest.mark.skipif(not HAS_PYG, reason="PyG is not installed")),
+]
 
 # Small enough for a test, with more than one step, layer and worker.
 SMALL = [
@@ -37,18 +50,19 @@ def call(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
-def train(folder: Path, features: str, workers: int) -> tuple[dict[str, Any], dict[str, Any], str]:
+def train(folder: Path, loop: str, features: str, workers: int) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Returns the record, the summary on the last line, and all of standard output."""
-    path = folder / "runs" / f"{features}-{workers}.json"
-    done = call(folder, f"features={features}", f"train.workers={workers}", f"log.json={path}")
+    path = folder / "runs" / f"{features}.json"
+    done = call(folder, f"loop={loop}", f"features={features}", f"train.workers={workers}", f"log.json={path}")
     assert done.returncode == 0, done.stderr
     return json.loads(path.read_text()), json.loads(done.stdout.splitlines()[-1]), done.stdout
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_compressed_features_train_exactly_like_raw_ones(tmp_path: Path, workers: int) -> None:
-    raw, raw_summary, _ = train(tmp_path, "raw", workers)
-    compressed, summary, output = train(tmp_path, "compressed", workers)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_compressed_features_train_exactly_like_raw_ones(tmp_path: Path, loop: str, workers: int) -> None:
+    raw, raw_summary, _ = train(tmp_path, loop, "raw", workers)
+    compressed, summary, output = train(tmp_path, loop, "compressed", workers)
 
     assert len(raw["step_losses"]) == 9
     assert compressed["step_losses"] == raw["step_losses"]
@@ -56,7 +70,7 @@ def test_compressed_features_train_exactly_like_raw_ones(tmp_path: Path, workers
     assert [float.fromhex(loss) for loss in raw["step_losses_hex"]] == raw["step_losses"]
     for key in ("test_accuracy", "val_accuracy"):
         assert compressed[key] == raw[key]
-    check_record(compressed, summary)
+    check_record(compressed, summary, loop)
 
     assert raw_summary["savings"] == 0
     assert raw_summary["store_bytes"] == raw_summary["raw_bytes"] == summary["raw_bytes"]
@@ -66,10 +80,11 @@ def test_compressed_features_train_exactly_like_raw_ones(tmp_path: Path, workers
         assert words in output
 
 
-def check_record(record: dict[str, Any], summary: dict[str, Any]) -> None:
+def check_record(record: dict[str, Any], summary: dict[str, Any], loop: str) -> None:
     for key in ("test_accuracy", "savings", "store_bytes", "raw_bytes", "device"):
         assert summary[key] == record[key]
-    assert record["device"] == "cpu" and record["aggregation"] == "dgl"
+    assert record["device"] == "cpu" and record["aggregation"] == ("pyg" if loop == "pyg" else "dgl")
+    assert record["config"]["loop"] == summary["loop"] == loop
     assert record["config"]["model"]["hidden"] == 16
     assert record["config"]["store"] == {"codec": "ibp", "layout": "compact", "pin": "auto"}
     assert {"ibp_gnn", "torch", "dgl", "numpy", "python"} <= record["versions"].keys()
@@ -83,9 +98,19 @@ def check_record(record: dict[str, Any], summary: dict[str, Any]) -> None:
     assert 0 < epoch["val_accuracy"] < 1 and 0 < epoch["train_accuracy"] < 1
 
 
+@pytest.mark.skipif(HAS_GRAPHBOLT or not HAS_DGL, reason="GraphBolt works, or DGL is not installed")
+def test_a_loop_that_cannot_run_here(tmp_path: Path) -> None:
+    done = call(tmp_path, "loop=graphbolt")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: GraphBolt's samplers need its native library, which DGL ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not HAS_DGL, reason="DGL is not installed")
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("loop=dlg", "error: loop: want one of 'dgl', 'graphbolt', 'pyg', got 'dlg'"),
         ("train.epoch=2", "error: unknown setting 'train.epoch'; did you mean 'train.epochs'?"),
         ("dataset.name=cora", "error: dataset: data set: want one of ['wordnet'], got 'cora'"),
         ("store.codec=zip", "error: features: "),

@@ -1,4 +1,4 @@
-// One implementation of RowOps, parametrised by how an instruction set packs and spreads bits:
+// Codec "ibp" on one row, parametrised by how an instruction set packs and spreads bits:
 //   Isa::Extract(x, m)   the bits of x where m is 1, moved together at the low end (PEXT)
 //   Isa::Deposit(x, m)   the low bits of x moved to the places where m is 1 (PDEP)
 //   Isa::Count(x)        number of ones
@@ -6,24 +6,16 @@
 // is in an anonymous namespace so that no copy compiled for a newer CPU can be linked into an older one's path.
 #pragma once
 
-#include <cstring>
-
-#include "core/bits.h"
+#include "cpu/bit_io.h"
 #include "cpu/row_ops.h"
 
 namespace ibp {
 namespace {
 
-inline uint64_t Load64(const uint8_t* p) {
-  uint64_t x;
-  std::memcpy(&x, p, 8);
-  return x;
-}
-
 // Row bits [64 * group, 64 * group + 64), zero past the row's end.
 inline uint64_t LoadGroup(const IbpCodec& codec, const uint8_t* row, int32_t group) {
   const int32_t left = codec.layout.row_bytes - 8 * group;
-  if (left >= 8) return Load64(row + 8 * static_cast<int64_t>(group));
+  if (left >= 8) return Load<uint64_t>(row + 8 * static_cast<int64_t>(group));
   uint64_t x = 0;
   std::memcpy(&x, row + 8 * static_cast<int64_t>(group), static_cast<size_t>(left));
   return x;
@@ -62,7 +54,8 @@ struct IbpRow {
     return tiling.FillFields(Isa::Deposit(bits, tiling.field_low_bits));
   }
 
-  static int32_t Measure(const IbpCodec& codec, const uint8_t* row, uint64_t* participation) {
+  static int32_t Measure(const RowCodec& any, const uint8_t* row, uint64_t* participation) {
+    const IbpCodec& codec = static_cast<const IbpCodec&>(any);
     const ChunkTiling tiling(codec.layout.chunk_bits);
     const int32_t groups = codec.num_groups;
     std::memset(participation, 0, 8 * static_cast<size_t>((codec.layout.num_chunks + 63) / 64));
@@ -96,34 +89,54 @@ struct IbpRow {
     return static_cast<int32_t>((bits + 7) / 8);
   }
 
-  static void Encode(const IbpCodec& codec, const uint8_t* row, const uint64_t* participation, uint8_t* payload,
-                     int32_t payload_bytes) {
+  static void Encode(const RowCodec& any, const uint8_t* row, const uint64_t* participation, uint8_t* payload,
+                     int32_t) {
+    const IbpCodec& codec = static_cast<const IbpCodec&>(any);
     const ChunkTiling tiling(codec.layout.chunk_bits);
     // Whole words of participation bits first; the rest starts the accumulator of the packed bits.
     const int32_t whole_words = codec.layout.num_chunks / 64;
     std::memcpy(payload, participation, 8 * static_cast<size_t>(whole_words));
-    uint8_t* next = payload + 8 * static_cast<int64_t>(whole_words);
-    int filled = codec.layout.num_chunks % 64;
-    uint64_t pending = filled ? participation[whole_words] & LowMask<uint64_t>(filled) : 0;
+    BitWriter writer{payload + 8 * static_cast<int64_t>(whole_words)};
+    if (const int rest = codec.layout.num_chunks % 64) {
+      writer.Put(participation[whole_words] & LowMask<uint64_t>(rest), rest);
+    }
     for (int32_t group = 0; group < codec.num_groups; ++group) {
       const uint64_t kept = codec.valid[group] & (~codec.mask[group] | Unpacked(tiling, participation, group));
-      const uint64_t bits = Isa::Extract(LoadGroup(codec, row, group), kept);
-      const int count = Isa::Count(kept);
-      pending |= bits << filled;
-      if (filled + count >= 64) {
-        std::memcpy(next, &pending, 8);
-        next += 8;
-        pending = filled ? bits >> (64 - filled) : 0;
-        filled += count - 64;
-      } else {
-        filled += count;
-      }
+      writer.Put(Isa::Extract(LoadGroup(codec, row, group), kept), Isa::Count(kept));
     }
-    const int64_t written = next - payload;
-    std::memcpy(next, &pending, static_cast<size_t>(payload_bytes - written));
+    writer.Finish();
   }
 
-  static bool Decode(const IbpCodec& codec, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {
+  // Where a chunk that participates leaves nothing in the payload, the row is bitval but for the other chunks. Sparse
+  // features are of this kind: bitval is 0.
+  static bool DecodeExceptions(const IbpCodec& codec, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {
+    const int64_t limit_bits = 8 * static_cast<int64_t>(limit_bytes);
+    const int32_t chunk_bits = codec.layout.chunk_bits, num_chunks = codec.layout.num_chunks;
+    const int64_t row_bits = 8 * static_cast<int64_t>(codec.layout.row_bytes);
+    int64_t offset = num_chunks;
+    if (offset > limit_bits) return false;
+    std::memcpy(row, codec.bitval.data(), static_cast<size_t>(codec.layout.row_bytes));
+    for (int32_t first = 0; first < num_chunks; first += 64) {
+      const int count = num_chunks - first < 64 ? num_chunks - first : 64;
+      for (uint64_t whole = ~ReadBits(payload, first, count) & LowMask<uint64_t>(count); whole; whole &= whole - 1) {
+        int64_t at = static_cast<int64_t>(first + Isa::TrailingZeros(whole)) * chunk_bits;
+        const int64_t end = at + chunk_bits < row_bits ? at + chunk_bits : row_bits;
+        if (offset + (end - at) > limit_bits) return false;
+        while (at < end) {
+          const int bits = end - at < 64 ? static_cast<int>(end - at) : 64;
+          const uint64_t x = ReadBits(payload, offset, bits);
+          std::memcpy(row + at / 8, &x, static_cast<size_t>(bits / 8));
+          offset += bits;
+          at += bits;
+        }
+      }
+    }
+    return true;
+  }
+
+  static bool Decode(const RowCodec& any, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {
+    const IbpCodec& codec = static_cast<const IbpCodec&>(any);
+    if (codec.keeps_nothing) return DecodeExceptions(codec, payload, limit_bytes, row);
     const ChunkTiling tiling(codec.layout.chunk_bits);
     const int64_t limit_bits = 8 * static_cast<int64_t>(limit_bytes);
     int64_t offset = codec.layout.num_chunks;
@@ -131,16 +144,13 @@ struct IbpRow {
     // Returns false past the limit, else the group's bits through `x`.
     auto decode_group = [&](int32_t group, uint64_t& x) {
       const int32_t chunk = tiling.FirstChunk(group);
-      const uint64_t participating = Load64(payload + (chunk >> 3)) >> (chunk & 7);
+      const uint64_t participating = Load<uint64_t>(payload + (chunk >> 3)) >> (chunk & 7);
       const uint64_t unpacked =
           tiling.FillFields(Isa::Deposit(~participating & LowMask<uint64_t>(tiling.fields), tiling.field_low_bits));
       const uint64_t kept = codec.valid[group] & (~codec.mask[group] | unpacked);
       const int count = Isa::Count(kept);
       if (offset + count > limit_bits) return false;
-      const uint8_t* source = payload + (offset >> 3);
-      const int shift = static_cast<int>(offset & 7);
-      uint64_t bits = Load64(source) >> shift;
-      if (shift) bits |= static_cast<uint64_t>(source[8]) << (64 - shift);
+      const uint64_t bits = ReadBits(payload, offset, count);
       x = Isa::Deposit(bits, kept) | (codec.bitval[group] & ~unpacked);
       offset += count;
       return true;
@@ -158,7 +168,7 @@ struct IbpRow {
     return true;
   }
 
-  static constexpr RowOps Ops(const char* name) { return RowOps{&Measure, &Encode, &Decode, name}; }
+  static constexpr RowOps Ops() { return RowOps{&Measure, &Encode, &Decode}; }
 };
 
 }  // namespace

@@ -1,34 +1,18 @@
-// Rows to slots: one warp a row. The payload grows in a scratch line of global memory, which stays in the L2 cache,
-// so that rows of any length take the same path.
+// Rows to slots, codec "ibp".
 #include <algorithm>
 
-#include "cuda/cuda_check.h"
-#include "cuda/row_units.cuh"
+#include "cuda/encode_common.cuh"
 
 namespace ibp {
 namespace {
-
-constexpr int kThreads = 256;
-constexpr int kWarpsPerBlock = kThreads / kWarpSize;
-constexpr int kBlocksPerMultiprocessor = 4;
 
 // Words of the longest payload, and one more because a unit's bits may straddle two words.
 __host__ __device__ inline int64_t ScratchWords(const IbpLayout& layout) {
   return (int64_t{layout.num_chunks} + 8 * int64_t{layout.row_bytes} + 31) / 32 + 1;
 }
 
-int EncodeBlocks() { return kBlocksPerMultiprocessor * NumMultiprocessors(); }
-
-__device__ void OrBits(uint32_t* words, int32_t offset, uint32_t bits) {
-  const int shift = offset % 32;
-  if (bits << shift) atomicOr(words + offset / 32, bits << shift);
-  if (shift && bits >> (32 - shift)) atomicOr(words + offset / 32 + 1, bits >> (32 - shift));
-}
-
-__global__ void EncodeKernel(DeviceCodec codec, const uint8_t* __restrict__ rows, int64_t num_rows, bool aligned,
-                             const int64_t* __restrict__ overflow_index, uint8_t* __restrict__ slots,
-                             int32_t slot_bytes, uint32_t* __restrict__ bitmask, uint8_t* __restrict__ overflow,
-                             uint32_t* __restrict__ scratch) {
+__global__ void EncodeKernel(DeviceIbpCodec codec, const uint8_t* __restrict__ rows, int64_t num_rows, bool aligned,
+                             EncodeTarget target, uint32_t* __restrict__ scratch) {
   const int lane = threadIdx.x % kWarpSize;
   const int32_t row_bytes = codec.layout.row_bytes;
   const int32_t num_chunks = codec.layout.num_chunks;
@@ -85,46 +69,24 @@ __global__ void EncodeKernel(DeviceCodec codec, const uint8_t* __restrict__ rows
       offset += __shfl_sync(kWholeWarp, end, kWarpSize - 1);
     }
     __syncwarp();
-    const int32_t payload_bytes = (offset + 7) / 8;
-    const bool compressed = payload_bytes < row_bytes && payload_bytes <= slot_bytes;
-    const bool spills = !compressed && slot_bytes < row_bytes;
-    uint8_t* slot = slots + row * slot_bytes;
-    const uint32_t index = spills ? static_cast<uint32_t>(overflow_index[row]) : 0;
-    for (int32_t i = lane; i < slot_bytes; i += kWarpSize) {
-      uint32_t byte = 0;
-      if (compressed) {
-        if (i < payload_bytes) byte = __ldcg(line + i / 4) >> (8 * (i % 4));
-      } else if (spills) {
-        if (i < kOverflowIndexBytes) byte = index >> (8 * i);
-      } else if (i < row_bytes) {
-        byte = source[i];
-      }
-      slot[i] = static_cast<uint8_t>(byte);
-    }
-    if (spills) {
-      for (int32_t i = lane; i < row_bytes; i += kWarpSize) overflow[int64_t{index} * row_bytes + i] = source[i];
-    }
-    if (compressed && lane == 0) atomicOr(bitmask + row / 32, uint32_t{1} << (row % 32));
+    WriteSlot(target, row, source, row_bytes, line, (offset + 7) / 8, lane);
     __syncwarp();  // the scratch line is reused
   }
 }
 
 }  // namespace
 
-int64_t EncodeScratchBytes(const IbpLayout& layout) {
-  return ScratchWords(layout) * 4 * EncodeBlocks() * kWarpsPerBlock;
-}
+int64_t EncodeScratchBytes(const IbpLayout& layout) { return EncodeScratchBytes(ScratchWords(layout)); }
 
-void LaunchEncode(const DeviceCodec& codec, const uint8_t* rows_dev, int64_t num_rows,
+void LaunchEncode(const DeviceIbpCodec& codec, const uint8_t* rows_dev, int64_t num_rows,
                   const int64_t* overflow_index_dev, uint8_t* slots_dev, int32_t slot_bytes, uint32_t* bitmask_dev,
                   uint8_t* overflow_dev, uint8_t* scratch_dev, cudaStream_t stream) {
   if (num_rows == 0) return;
-  IBP_CUDA_CHECK(cudaMemsetAsync(bitmask_dev, 0, static_cast<size_t>(BitmaskBytes(num_rows)), stream));
-  const int64_t useful = (num_rows + kWarpsPerBlock - 1) / kWarpsPerBlock;
-  const int grid = static_cast<int>(std::min<int64_t>(useful, EncodeBlocks()));
-  EncodeKernel<<<grid, kThreads, 0, stream>>>(
-      codec, rows_dev, num_rows, RowsAreAligned(rows_dev, codec.layout.row_bytes), overflow_index_dev, slots_dev,
-      slot_bytes, bitmask_dev, overflow_dev, reinterpret_cast<uint32_t*>(scratch_dev));
+  const EncodeTarget target{slots_dev, slot_bytes, bitmask_dev, overflow_dev, overflow_index_dev};
+  const int grid = StartEncode(target, num_rows, stream);
+  EncodeKernel<<<grid, kThreads, 0, stream>>>(codec, rows_dev, num_rows,
+                                              RowsAreAligned(rows_dev, codec.layout.row_bytes), target,
+                                              reinterpret_cast<uint32_t*>(scratch_dev));
   IBP_CUDA_CHECK(cudaGetLastError());
 }
 

@@ -1,4 +1,4 @@
-#include "cpu/ibp_rows.h"
+#include "cpu/rows.h"
 
 #include <algorithm>
 #include <array>
@@ -54,31 +54,33 @@ void CountOnes(const uint8_t* rows, int64_t num_rows, int64_t row_bytes, int64_t
   });
 }
 
-void MeasureRows(const IbpCodec& codec, const RowOps& ops, const uint8_t* rows, int64_t num_rows,
+void MeasureRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows, int64_t num_rows,
                  int32_t* payload_bytes, int threads) {
-  const int64_t row_bytes = codec.layout.row_bytes;
+  const int64_t row_bytes = codec.row_bytes;
+  const RowOps& ops = path.For(codec);
   ParallelFor(num_rows, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {
-    std::vector<uint64_t> participation(static_cast<size_t>(codec.layout.num_chunks) / 64 + 1);
+    std::vector<uint64_t> scratch(static_cast<size_t>(codec.scratch_words));
     for (int64_t row = begin; row < end; ++row) {
-      payload_bytes[row] = ops.measure(codec, rows + row * row_bytes, participation.data());
+      payload_bytes[row] = ops.measure(codec, rows + row * row_bytes, scratch.data());
     }
   });
 }
 
-void EncodeRows(const IbpCodec& codec, const RowOps& ops, const uint8_t* rows, int64_t num_rows,
+void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows, int64_t num_rows,
                 const int64_t* overflow_index, const MutableSlots& out, int threads) {
-  const int32_t row_bytes = codec.layout.row_bytes;
+  const int32_t row_bytes = codec.row_bytes;
+  const RowOps& ops = path.For(codec);
   std::memset(out.bitmask, 0, static_cast<size_t>(BitmaskBytes(num_rows)));
   // Whole bitmask words per thread, so that no two threads write the same byte.
   ParallelFor(num_rows, kRowsPerBitmaskWord, row_bytes, threads, [&](int64_t begin, int64_t end) {
-    std::vector<uint64_t> participation(static_cast<size_t>(codec.layout.num_chunks) / 64 + 1);
+    std::vector<uint64_t> scratch(static_cast<size_t>(codec.scratch_words));
     for (int64_t row = begin; row < end; ++row) {
       const uint8_t* source = rows + row * row_bytes;
       uint8_t* slot = out.slots + row * out.slot_bytes;
       std::memset(slot, 0, static_cast<size_t>(out.slot_bytes));
-      const int32_t payload_bytes = ops.measure(codec, source, participation.data());
+      const int32_t payload_bytes = ops.measure(codec, source, scratch.data());
       if (payload_bytes < row_bytes && payload_bytes <= out.slot_bytes) {
-        ops.encode(codec, source, participation.data(), slot, payload_bytes);
+        ops.encode(codec, source, scratch.data(), slot, payload_bytes);
         out.bitmask[row >> 3] |= static_cast<uint8_t>(1 << (row & 7));
       } else if (out.slot_bytes >= row_bytes) {
         std::memcpy(slot, source, static_cast<size_t>(row_bytes));
@@ -95,10 +97,11 @@ void EncodeRows(const IbpCodec& codec, const RowOps& ops, const uint8_t* rows, i
   });
 }
 
-void DecodeRows(const IbpCodec& codec, const RowOps& ops, const SlotRows& rows, const int64_t* ids, int64_t num_ids,
+void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& rows, const int64_t* ids, int64_t num_ids,
                 uint8_t* out, int threads) {
   constexpr int64_t kPrefetchDistance = 4;
-  const int32_t row_bytes = codec.layout.row_bytes;
+  const int32_t row_bytes = codec.row_bytes;
+  const RowOps& ops = path.For(codec);
   const int32_t touched_bytes = std::min(rows.slot_bytes, row_bytes);
   const int32_t limit_bytes = std::min(rows.slot_bytes, row_bytes - 1);  // a longer payload would be a raw row
   ParallelFor(num_ids, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {
@@ -110,8 +113,7 @@ void DecodeRows(const IbpCodec& codec, const RowOps& ops, const SlotRows& rows, 
       uint8_t* row = out + i * row_bytes;
       if (BitmaskBit(rows.bitmask, ids[i])) {
         if (!ops.decode(codec, slot, limit_bytes, row)) {
-          Throw<FormatError>("row ", ids[i], ": want a payload of at most ", limit_bytes,
-                             " bytes, got participation bits that ask for more");
+          Throw<FormatError>("row ", ids[i], ": want a payload of at most ", limit_bytes, " bytes, got a longer one");
         }
       } else if (rows.slot_bytes >= row_bytes) {
         std::memcpy(row, slot, static_cast<size_t>(row_bytes));

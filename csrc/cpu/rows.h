@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cpu/ibp_codec.h"
+#include "cpu/codecs.h"
 #include "cpu/row_ops.h"
 
 namespace ibp {
@@ -29,15 +29,15 @@ struct MutableSlots {
 void CountOnes(const uint8_t* rows, int64_t num_rows, int64_t row_bytes, int64_t* ones, int threads);
 
 // payload_bytes[i] = length of row i's payload, whether or not it is shorter than the row.
-void MeasureRows(const IbpCodec& codec, const RowOps& ops, const uint8_t* rows, int64_t num_rows,
+void MeasureRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows, int64_t num_rows,
                  int32_t* payload_bytes, int threads);
 
 // overflow_index: [num_rows], read for rows that go to the overflow area.
-void EncodeRows(const IbpCodec& codec, const RowOps& ops, const uint8_t* rows, int64_t num_rows,
+void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows, int64_t num_rows,
                 const int64_t* overflow_index, const MutableSlots& out, int threads);
 
 // out: [num_ids, row_bytes]; ids must lie in [0, rows.num_rows). Throws FormatError if a row is damaged.
-void DecodeRows(const IbpCodec& codec, const RowOps& ops, const SlotRows& rows, const int64_t* ids, int64_t num_ids,
+void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& rows, const int64_t* ids, int64_t num_ids,
                 uint8_t* out, int threads);
 
 // Position of the first id outside [0, num_rows), or -1.

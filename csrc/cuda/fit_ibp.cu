@@ -35,7 +35,7 @@ __global__ void CountOnesKernel(const uint8_t* __restrict__ rows, int64_t num_ro
 }
 
 // One warp a row.
-__global__ void MeasureKernel(DeviceCodec codec, const uint8_t* __restrict__ rows, int64_t num_rows, bool aligned,
+__global__ void MeasureKernel(DeviceIbpCodec codec, const uint8_t* __restrict__ rows, int64_t num_rows, bool aligned,
                               int32_t* __restrict__ payload_bytes) {
   const int lane = threadIdx.x % kWarpSize;
   const int32_t row_bytes = codec.layout.row_bytes;
@@ -97,7 +97,7 @@ void LaunchCountOnes(const uint8_t* rows_dev, int64_t num_rows, int32_t row_byte
   IBP_CUDA_CHECK(cudaGetLastError());
 }
 
-void LaunchMeasure(const DeviceCodec& codec, const uint8_t* rows_dev, int64_t num_rows, int32_t* payload_bytes_dev,
+void LaunchMeasure(const DeviceIbpCodec& codec, const uint8_t* rows_dev, int64_t num_rows, int32_t* payload_bytes_dev,
                    cudaStream_t stream) {
   if (num_rows == 0) return;
   const int64_t useful = (num_rows + kWarpsPerBlock - 1) / kWarpsPerBlock;

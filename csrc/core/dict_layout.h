@@ -1,0 +1,126 @@
+// Codec "dict": every value as a short code for its symbol (a float's exponent, an integer's high bits) and its low
+// bits as they are. The symbols of real data are few, so codes are short; the low bits are noise, so they are not
+// touched.
+//
+//   payload = [codes: num_values codes of code_bits bits, then 0 bits up to a whole byte]
+//             [low bits: low_bits bits of each value that has them, in order, then 0 bits up to a whole byte]
+//             [escaped symbols: symbol_bytes bytes each, little endian, in order]
+//
+// A value of value_bits bits is cut into symbol and low part. With sign_low (floats), the symbol is the symbol_bits
+// bits below the top bit, and the top bit goes above the rest of the low part; otherwise the symbol is the top
+// symbol_bits bits. The lowest trim_bits bits of every value are 0 and are not stored; a row where they are not has no
+// payload.
+//
+// Codes 0 .. num_symbols - 1 stand for the symbols of the dictionary: one for the whole row, or one per column. With
+// zero_code, code num_symbols means a value whose bits are all 0, which has no low bits in the payload; code
+// 2^code_bits - 1 means that the symbol is found among the escaped ones. A symbol in the dictionary is always written
+// with its code, and with zero_code an all-0 value always with the zero code, so that each row has one payload.
+#pragma once
+
+#include <cstdint>
+
+#include "core/bits.h"
+#include "core/check.h"
+#include "core/format.h"
+
+namespace ibp {
+
+constexpr int kMaxCodeBits = 4;
+constexpr int kMaxSymbolBits = 16;
+
+struct DictLayout {
+  int32_t row_bytes = 0;
+  int32_t num_values = 0;
+  int32_t value_bits = 0;
+  int32_t symbol_bits = 0;
+  int32_t trim_bits = 0;
+  int32_t code_bits = 0;
+  bool sign_low = false;
+  bool zero_code = false;
+  bool per_column = false;
+
+  IBP_HOST_DEVICE int32_t low_bits() const { return value_bits - symbol_bits - trim_bits; }
+  IBP_HOST_DEVICE int32_t escape() const { return (1 << code_bits) - 1; }
+  IBP_HOST_DEVICE int32_t num_symbols() const { return escape() - (zero_code ? 1 : 0); }
+  IBP_HOST_DEVICE int32_t symbol_bytes() const { return symbol_bits <= 8 ? 1 : 2; }
+  IBP_HOST_DEVICE int32_t codes_bytes() const {
+    return static_cast<int32_t>((int64_t{num_values} * code_bits + 7) / 8);
+  }
+  IBP_HOST_DEVICE int32_t LowBytes(int32_t values) const {
+    return static_cast<int32_t>((int64_t{values} * low_bits() + 7) / 8);
+  }
+  IBP_HOST_DEVICE int32_t PayloadBytes(int32_t values_with_low, int32_t escapes) const {
+    return codes_bytes() + LowBytes(values_with_low) + escapes * symbol_bytes();
+  }
+  // Entries of the dictionary table: 2^code_bits per column, or for the row; unused ones are 0.
+  int64_t dictionary_entries() const { return int64_t{per_column ? num_values : 1} << code_bits; }
+};
+
+// The longest payload of any row, escapes everywhere.
+inline int64_t DictPayloadBound(const DictLayout& layout) {
+  return int64_t{layout.codes_bytes()} + layout.LowBytes(layout.num_values) +
+         int64_t{layout.num_values} * layout.symbol_bytes();
+}
+
+inline void CheckDictLayout(const DictLayout& layout) {
+  auto within = [](const char* what, int64_t low, int64_t high, int64_t got) {
+    if (got < low || got > high) Throw<ArgumentError>(what, ": want ", low, " to ", high, ", got ", got);
+  };
+  const int32_t bits = layout.value_bits;
+  if (bits != 8 && bits != 16 && bits != 32 && bits != 64) {
+    Throw<ArgumentError>("value_bits: want 8, 16, 32 or 64, got ", bits);
+  }
+  within("num_values", 1, kMaxRowBytes / (bits / 8), layout.num_values);
+  within("code_bits", 1, kMaxCodeBits, layout.code_bits);
+  within("symbol_bits", 1, kMaxSymbolBits < bits ? kMaxSymbolBits : bits - 1, layout.symbol_bits);
+  within("trim_bits", 0, bits - layout.symbol_bits - 1, layout.trim_bits);
+  if (layout.zero_code) within("code_bits with zero_code", 2, kMaxCodeBits, layout.code_bits);
+  if (int64_t{layout.row_bytes} * 8 != int64_t{layout.num_values} * bits) {
+    Throw<ArgumentError>("row_bytes: want ", int64_t{layout.num_values} * bits / 8, ", got ", layout.row_bytes);
+  }
+}
+
+// Throws ArgumentError for parts that do not go together.
+inline DictLayout MakeDictLayout(int64_t num_values, int32_t value_bits, int32_t symbol_bits, int32_t trim_bits,
+                                 int32_t code_bits, bool sign_low, bool zero_code, bool per_column) {
+  DictLayout layout;
+  layout.num_values = static_cast<int32_t>(num_values);
+  layout.row_bytes = static_cast<int32_t>(num_values * value_bits / 8);
+  layout.value_bits = value_bits;
+  layout.symbol_bits = symbol_bits;
+  layout.trim_bits = trim_bits;
+  layout.code_bits = code_bits;
+  layout.sign_low = sign_low;
+  layout.zero_code = zero_code;
+  layout.per_column = per_column;
+  CheckDictLayout(layout);
+  return layout;
+}
+
+// A value's two parts. The low part has its trim_bits lowest bits still in place.
+template <typename Word>
+struct SplitValue {
+  uint32_t symbol;
+  Word low;
+};
+
+template <typename Word>
+IBP_HOST_DEVICE SplitValue<Word> Split(Word value, int32_t symbol_bits, bool sign_low) {
+  constexpr int kBits = 8 * sizeof(Word);
+  const int below = kBits - symbol_bits - (sign_low ? 1 : 0);
+  const uint32_t symbol = static_cast<uint32_t>(value >> below) & LowMask<uint32_t>(symbol_bits);
+  Word low = static_cast<Word>(value & LowMask<Word>(below));
+  if (sign_low) low = static_cast<Word>(low | (Word(value >> (kBits - 1)) << below));
+  return {symbol, low};
+}
+
+template <typename Word>
+IBP_HOST_DEVICE Word Join(uint32_t symbol, Word low, int32_t symbol_bits, bool sign_low) {
+  constexpr int kBits = 8 * sizeof(Word);
+  const int below = kBits - symbol_bits - (sign_low ? 1 : 0);
+  Word value = static_cast<Word>((low & LowMask<Word>(below)) | (Word(symbol) << below));
+  if (sign_low) value = static_cast<Word>(value | (Word(low >> below) << (kBits - 1)));
+  return value;
+}
+
+}  // namespace ibp

@@ -1,0 +1,52 @@
+#include "cpu/codecs.h"
+
+#include <cstring>
+
+namespace ibp {
+
+IbpCodec::IbpCodec(const uint8_t* mask_bytes, const uint8_t* bitval_bytes, int64_t row_bytes_, int64_t chunk_bits)
+    : RowCodec(CodecKind::kIbp), layout(MakeIbpLayout(row_bytes_, chunk_bits)) {
+  CheckInvariantBits(layout, mask_bytes, bitval_bytes);
+  row_bytes = layout.row_bytes;
+  scratch_words = int64_t{layout.num_chunks} / 64 + 1;
+  num_groups = static_cast<int32_t>((row_bytes_ + 7) / 8);
+  const size_t groups = static_cast<size_t>(num_groups), bytes = static_cast<size_t>(row_bytes);
+  mask.assign(groups, 0);
+  bitval.assign(groups, 0);
+  valid.assign(groups, 0);
+  std::memcpy(mask.data(), mask_bytes, bytes);
+  std::memcpy(bitval.data(), bitval_bytes, bytes);
+  std::memset(valid.data(), 0xff, bytes);
+  keeps_nothing = mask == valid;
+}
+
+DictCodec::DictCodec(const DictLayout& layout_, const uint16_t* dictionary_, int64_t entries)
+    : RowCodec(CodecKind::kDict), layout(layout_) {
+  CheckEqual("dictionary entries", layout.dictionary_entries(), entries);
+  row_bytes = layout.row_bytes;
+  scratch_words = 1;
+  dictionary.assign(dictionary_, dictionary_ + entries);
+  const int64_t columns = layout.per_column ? layout.num_values : 1;
+  if (layout.per_column && layout.symbol_bits > 8) {
+    Throw<ArgumentError>("symbol_bits of a dictionary per column: want at most 8, got ", layout.symbol_bits);
+  }
+  code_of_symbol.assign(static_cast<size_t>(columns << layout.symbol_bits), static_cast<uint8_t>(layout.escape()));
+  for (int64_t column = 0; column < columns; ++column) {
+    for (int32_t code = 0; code < (1 << layout.code_bits); ++code) {
+      uint16_t& symbol = dictionary[static_cast<size_t>((column << layout.code_bits) + code)];
+      if (code >= layout.num_symbols()) {
+        symbol = 0;
+        continue;
+      }
+      if (symbol >> layout.symbol_bits) {
+        Throw<ArgumentError>("dictionary: want symbols of ", layout.symbol_bits, " bits, got ", symbol);
+      }
+      uint8_t& known = code_of_symbol[static_cast<size_t>((column << layout.symbol_bits) + symbol)];
+      if (known != layout.escape()) Throw<ArgumentError>("dictionary: want distinct symbols, got ", symbol, " twice");
+      known = static_cast<uint8_t>(code);
+    }
+  }
+  dictionary.push_back(0);  // SIMD code loads 32 bits at the last entry
+}
+
+}  // namespace ibp

@@ -1,0 +1,45 @@
+// Fitted codecs as the CPU code uses them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/dict_layout.h"
+#include "core/ibp_layout.h"
+
+namespace ibp {
+
+enum class CodecKind { kIbp = 0, kDict = 1 };
+
+// What code that handles rows of any codec needs to know.
+struct RowCodec {
+  CodecKind kind;
+  int32_t row_bytes = 0;
+  int64_t scratch_words = 0;  // uint64 words that measure and encode want
+
+ protected:
+  explicit RowCodec(CodecKind kind_) : kind(kind_) {}
+};
+
+// The row as 64-bit groups. mask, bitval and valid have one word per group; `valid` marks the bits that belong to the
+// row (all of them except in the last group). mask and bitval are 0 outside `valid`.
+struct IbpCodec : RowCodec {
+  IbpLayout layout;
+  int32_t num_groups = 0;
+  std::vector<uint64_t> mask, bitval, valid;
+  bool keeps_nothing = false;  // a chunk that participates leaves no bits in the payload
+
+  // mask, bitval: row_bytes bytes each. Throws ArgumentError.
+  IbpCodec(const uint8_t* mask, const uint8_t* bitval, int64_t row_bytes, int64_t chunk_bits);
+};
+
+struct DictCodec : RowCodec {
+  DictLayout layout;
+  std::vector<uint16_t> dictionary;     // symbol of (column, code): layout.dictionary_entries(), and one to spare
+  std::vector<uint8_t> code_of_symbol;  // 2^symbol_bits per column, or for the row; escape() where there is none
+
+  // dictionary: layout.dictionary_entries() symbols, distinct within a column; those from num_symbols() on are ignored.
+  DictCodec(const DictLayout& layout, const uint16_t* dictionary, int64_t entries);
+};
+
+}  // namespace ibp

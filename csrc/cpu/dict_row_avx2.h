@@ -1,0 +1,177 @@
+// Codec "dict" with AVX2: decodes eight values of 16 or 32 bits at a time where every value has low bits. Codes are
+// spread to bytes with PDEP and looked up with one shuffle (one dictionary for the row) or one gather (one per column);
+// the low bits of eight values always start at a whole byte. Everything else takes dict_row.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include "cpu/dict_row.h"
+
+namespace ibp {
+namespace {
+
+constexpr int kGroup = 8;  // values
+
+template <typename Isa>
+struct DictRowAvx2 : DictRow<Isa> {
+  static bool Serves(const DictLayout& layout) {
+    const bool width =
+        (layout.value_bits == 32 && layout.low_bits() <= 25) || (layout.value_bits == 16 && layout.low_bits() <= 14);
+    return width && !layout.zero_code && layout.symbol_bits <= 8 && (layout.value_bits == 32 || !layout.per_column);
+  }
+
+  static bool Decode(const RowCodec& any, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {
+    const DictCodec& codec = static_cast<const DictCodec&>(any);
+    const DictLayout& layout = codec.layout;
+    if (!Serves(layout)) return DictRow<Isa>::Decode(any, payload, limit_bytes, row);
+    DictPlanes planes;
+    planes.values_with_low = layout.num_values;
+    SetPlanes(layout, planes);
+    if (planes.bytes > limit_bytes) return false;
+    const int64_t most_escapes = (limit_bytes - planes.bytes) / layout.symbol_bytes();
+    if (layout.value_bits == 16) return Decode16(codec, payload, payload + planes.tail, most_escapes, row);
+    return layout.per_column ? Decode32<true>(codec, payload, payload + planes.tail, most_escapes, row)
+                             : Decode32<false>(codec, payload, payload + planes.tail, most_escapes, row);
+  }
+
+  // The codes of values [first, first + kGroup), one in each byte.
+  static uint64_t Codes(const uint8_t* codes, int32_t first, int code_bits) {
+    const uint64_t packed = Load<uint64_t>(codes + first / kGroup * code_bits);
+    return Isa::Deposit(packed, FieldLowBits<uint64_t>(8) * LowMask<uint64_t>(code_bits));
+  }
+
+  static __m128i SharedDictionary(const DictCodec& codec) {
+    alignas(16) uint8_t symbols[16] = {};
+    for (int code = 0; code < codec.layout.num_symbols(); ++code) {
+      symbols[code] = static_cast<uint8_t>(codec.dictionary[static_cast<size_t>(code)]);
+    }
+    return _mm_load_si128(reinterpret_cast<const __m128i*>(symbols));
+  }
+
+  static int EscapeMask(__m128i codes, int escape) {
+    return _mm_movemask_epi8(_mm_cmpeq_epi8(codes, _mm_set1_epi8(static_cast<char>(escape))));
+  }
+
+  // Puts the escaped symbols of a group of values into `values`, where they are 0 so far.
+  template <typename Word>
+  static bool AddEscapes(int mask, const DictLayout& layout, const uint8_t* tail, int64_t most_escapes, int64_t& taken,
+                         Word* values) {
+    const int below = layout.value_bits - layout.symbol_bits - (layout.sign_low ? 1 : 0);
+    for (; mask; mask &= mask - 1) {
+      if (taken == most_escapes) return false;
+      const uint32_t symbol = tail[taken++] & LowMask<uint32_t>(layout.symbol_bits);
+      values[__builtin_ctz(static_cast<unsigned>(mask))] |= static_cast<Word>(symbol << below);
+    }
+    return true;
+  }
+
+  template <bool kPerColumn>
+  static bool Decode32(const DictCodec& codec, const uint8_t* payload, const uint8_t* tail, int64_t most_escapes,
+                       uint8_t* row) {
+    const DictLayout& layout = codec.layout;
+    const int low_bits = layout.low_bits(), code_bits = layout.code_bits;
+    const int below = 32 - layout.symbol_bits - (layout.sign_low ? 1 : 0);
+    const __m128i dictionary = kPerColumn ? __m128i{} : SharedDictionary(codec);
+    // Value j of a half starts at bit j * low_bits after the half's first byte: which bytes, and how far to shift.
+    const int second_half = 4 * low_bits;
+    alignas(32) int8_t bytes[32];
+    alignas(32) uint32_t shifts[kGroup];
+    for (int j = 0; j < kGroup; ++j) {
+      const int bit = j < 4 ? j * low_bits : (second_half & 7) + (j - 4) * low_bits;
+      for (int b = 0; b < 4; ++b) bytes[4 * j + b] = static_cast<int8_t>(bit / 8 + b);
+      shifts[j] = static_cast<uint32_t>(bit % 8);
+    }
+    const __m256i shuffle = _mm256_load_si256(reinterpret_cast<const __m256i*>(bytes));
+    const __m256i shift = _mm256_load_si256(reinterpret_cast<const __m256i*>(shifts));
+    const __m256i low_mask = _mm256_set1_epi32(static_cast<int>(LowMask<uint32_t>(low_bits)));
+    const __m256i below_mask = _mm256_set1_epi32(static_cast<int>(LowMask<uint32_t>(below)));
+    const __m128i below_count = _mm_cvtsi32_si128(below), trim_count = _mm_cvtsi32_si128(layout.trim_bits);
+    const __m128i sign_count = _mm_cvtsi32_si128(31 - below);
+    const __m256i sign_mask = _mm256_set1_epi32(layout.sign_low ? INT32_MIN : 0);
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const uint8_t* low_plane = payload + layout.codes_bytes();
+    int64_t taken = 0;
+    for (int32_t first = 0; first < layout.num_values; first += kGroup) {
+      const __m128i codes = _mm_cvtsi64_si128(static_cast<int64_t>(Codes(payload, first, code_bits)));
+      __m256i symbols;
+      if constexpr (kPerColumn) {
+        // 16-bit entries, loaded as 32 bits.
+        const __m256i columns = _mm256_add_epi32(_mm256_set1_epi32(first), lanes);
+        const __m256i entry = _mm256_add_epi32(_mm256_slli_epi32(columns, code_bits), _mm256_cvtepu8_epi32(codes));
+        const __m256i last = _mm256_set1_epi32(static_cast<int>(layout.dictionary_entries()) - 1);
+        symbols = _mm256_i32gather_epi32(reinterpret_cast<const int*>(codec.dictionary.data()),
+                                         _mm256_min_epi32(entry, last), 2);
+        symbols = _mm256_and_si256(symbols, _mm256_set1_epi32(0xffff));
+      } else {
+        symbols = _mm256_cvtepu8_epi32(_mm_shuffle_epi8(dictionary, codes));
+      }
+      const uint8_t* group = low_plane + first / kGroup * low_bits;
+      const __m256i packed =
+          _mm256_set_m128i(_mm_loadu_si128(reinterpret_cast<const __m128i*>(group + second_half / 8)),
+                           _mm_loadu_si128(reinterpret_cast<const __m128i*>(group)));
+      __m256i low = _mm256_srlv_epi32(_mm256_shuffle_epi8(packed, shuffle), shift);
+      low = _mm256_sll_epi32(_mm256_and_si256(low, low_mask), trim_count);
+      const __m256i sign = _mm256_and_si256(_mm256_sll_epi32(low, sign_count), sign_mask);
+      const __m256i value = _mm256_or_si256(_mm256_or_si256(_mm256_and_si256(low, below_mask), sign),
+                                            _mm256_sll_epi32(symbols, below_count));
+      const int left = layout.num_values - first;
+      const int escapes = EscapeMask(codes, layout.escape()) & static_cast<int>(LowMask<uint32_t>(left < 8 ? left : 8));
+      uint8_t* out = row + 4 * static_cast<int64_t>(first);
+      if (left >= kGroup && !escapes) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), value);
+        continue;
+      }
+      alignas(32) uint32_t values[kGroup];
+      _mm256_store_si256(reinterpret_cast<__m256i*>(values), value);
+      if (!AddEscapes(escapes, layout, tail, most_escapes, taken, values)) return false;
+      std::memcpy(out, values, 4 * static_cast<size_t>(left < kGroup ? left : kGroup));
+    }
+    return true;
+  }
+
+  static bool Decode16(const DictCodec& codec, const uint8_t* payload, const uint8_t* tail, int64_t most_escapes,
+                       uint8_t* row) {
+    const DictLayout& layout = codec.layout;
+    const int low_bits = layout.low_bits(), code_bits = layout.code_bits;
+    const int below = 16 - layout.symbol_bits - (layout.sign_low ? 1 : 0);
+    const __m128i dictionary = SharedDictionary(codec);
+    const uint64_t spread = FieldLowBits<uint64_t>(16) * LowMask<uint64_t>(low_bits);
+    const __m128i below_mask = _mm_set1_epi16(static_cast<int16_t>(LowMask<uint16_t>(below)));
+    const __m128i below_count = _mm_cvtsi32_si128(below), trim_count = _mm_cvtsi32_si128(layout.trim_bits);
+    const __m128i sign_count = _mm_cvtsi32_si128(15 - below);
+    const __m128i sign_mask = _mm_set1_epi16(layout.sign_low ? INT16_MIN : 0);
+    const uint8_t* low_plane = payload + layout.codes_bytes();
+    const int second_half = 4 * low_bits;
+    int64_t taken = 0;
+    for (int32_t first = 0; first < layout.num_values; first += kGroup) {
+      const __m128i codes = _mm_cvtsi64_si128(static_cast<int64_t>(Codes(payload, first, code_bits)));
+      const __m128i symbols = _mm_cvtepu8_epi16(_mm_shuffle_epi8(dictionary, codes));
+      const uint8_t* group = low_plane + first / kGroup * low_bits;
+      // 4 * 14 bits and a remainder of 4 fit the 8 bytes.
+      const uint64_t half0 = Isa::Deposit(Load<uint64_t>(group), spread);
+      const uint64_t half1 = Isa::Deposit(Load<uint64_t>(group + second_half / 8) >> (second_half & 7), spread);
+      const __m128i low =
+          _mm_sll_epi16(_mm_set_epi64x(static_cast<int64_t>(half1), static_cast<int64_t>(half0)), trim_count);
+      const __m128i sign = _mm_and_si128(_mm_sll_epi16(low, sign_count), sign_mask);
+      const __m128i value =
+          _mm_or_si128(_mm_or_si128(_mm_and_si128(low, below_mask), sign), _mm_sll_epi16(symbols, below_count));
+      const int left = layout.num_values - first;
+      const int escapes = EscapeMask(codes, layout.escape()) & static_cast<int>(LowMask<uint32_t>(left < 8 ? left : 8));
+      uint8_t* out = row + 2 * static_cast<int64_t>(first);
+      if (left >= kGroup && !escapes) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(out), value);
+        continue;
+      }
+      alignas(16) uint16_t values[kGroup];
+      _mm_store_si128(reinterpret_cast<__m128i*>(values), value);
+      if (!AddEscapes(escapes, layout, tail, most_escapes, taken, values)) return false;
+      std::memcpy(out, values, 2 * static_cast<size_t>(left < kGroup ? left : kGroup));
+    }
+    return true;
+  }
+
+  static constexpr RowOps Ops() { return RowOps{&DictRow<Isa>::Measure, &DictRow<Isa>::Encode, &Decode}; }
+};
+
+}  // namespace
+}  // namespace ibp

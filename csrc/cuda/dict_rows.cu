@@ -1,0 +1,160 @@
+// Rows to slots, codec "dict", and the lengths of payloads: one warp a row, one value a lane.
+#include <algorithm>
+
+#include "cuda/encode_common.cuh"
+
+namespace ibp {
+namespace {
+
+__host__ __device__ inline int64_t ScratchWords(const DictLayout& layout) {
+  const int64_t longest = int64_t{layout.codes_bytes()} + layout.LowBytes(layout.num_values) +
+                          int64_t{layout.num_values} * layout.symbol_bytes();
+  return (longest + 3) / 4 + 1;
+}
+
+template <typename Word>
+__device__ Word LoadValue(const uint8_t* row, int32_t i) {
+  const uint8_t* bytes = row + static_cast<int64_t>(i) * sizeof(Word);
+  if (reinterpret_cast<uintptr_t>(bytes) % sizeof(Word) == 0) return *reinterpret_cast<const Word*>(bytes);
+  Word value = 0;
+  for (int b = 0; b < static_cast<int>(sizeof(Word)); ++b) value |= static_cast<Word>(Word{bytes[b]} << (8 * b));
+  return value;
+}
+
+template <typename Word>
+struct CodedValue {
+  uint32_t symbol = 0;
+  Word low = 0;
+  int code = 0;
+  bool escapes = false, has_low = false, fits = true;
+
+  __device__ CodedValue(const DeviceDictCodec& codec, const uint8_t* row, int32_t i) {
+    const DictLayout& layout = codec.layout;
+    if (i >= layout.num_values) return;
+    const Word value = LoadValue<Word>(row, i);
+    const SplitValue<Word> parts = Split(value, layout.symbol_bits, layout.sign_low);
+    symbol = parts.symbol;
+    low = static_cast<Word>(parts.low >> layout.trim_bits);
+    fits = (parts.low & LowMask<Word>(layout.trim_bits)) == 0;
+    const int64_t column = layout.per_column ? int64_t{i} << layout.symbol_bits : 0;
+    const bool zero = layout.zero_code && value == 0;
+    code = zero ? layout.num_symbols() : __ldg(codec.code_of_symbol_dev + column + symbol);
+    escapes = code == layout.escape();
+    has_low = !zero;
+  }
+};
+
+template <typename Word>
+__global__ void MeasureKernel(DeviceDictCodec codec, const uint8_t* __restrict__ rows, int64_t num_rows,
+                              int32_t* __restrict__ payload_bytes) {
+  const int lane = threadIdx.x % kWarpSize;
+  const DictLayout& layout = codec.layout;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarpSize; row < num_rows;
+       row += stride) {
+    int32_t escapes = 0, with_low = 0;
+    bool fits = true;
+    for (int32_t i = lane; i < layout.num_values; i += kWarpSize) {
+      const CodedValue<Word> value(codec, rows + row * layout.row_bytes, i);
+      escapes += value.escapes;
+      with_low += value.has_low;
+      fits &= value.fits;
+    }
+    escapes = WarpSum(escapes);
+    with_low = WarpSum(with_low);
+    fits = __all_sync(kWholeWarp, fits);
+    if (lane == 0) payload_bytes[row] = fits ? layout.PayloadBytes(with_low, escapes) : layout.row_bytes;
+  }
+}
+
+template <typename Word>
+__global__ void EncodeKernel(DeviceDictCodec codec, const uint8_t* __restrict__ rows, int64_t num_rows,
+                             EncodeTarget target, uint32_t* __restrict__ scratch) {
+  const int lane = threadIdx.x % kWarpSize;
+  const DictLayout& layout = codec.layout;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarpSize;
+  const int64_t num_warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+  const int64_t scratch_words = ScratchWords(layout);
+  uint32_t* line = scratch + warp * scratch_words;
+  const unsigned lanes_before = LowMask<uint32_t>(lane);
+  for (int64_t row = warp; row < num_rows; row += num_warps) {
+    const uint8_t* source = rows + row * layout.row_bytes;
+    for (int64_t word = lane; word < scratch_words; word += kWarpSize) line[word] = 0;
+    int32_t with_low = 0;
+    for (int32_t i = lane; i < layout.num_values; i += kWarpSize) {
+      with_low += CodedValue<Word>(codec, source, i).has_low;
+    }
+    const int64_t tail_bit = 8 * (int64_t{layout.codes_bytes()} + layout.LowBytes(WarpSum(with_low)));
+    __syncwarp();
+    int32_t lows = 0, escapes = 0;
+    bool fits = true;
+    for (int32_t tile = 0; tile < layout.num_values; tile += kWarpSize) {
+      const CodedValue<Word> value(codec, source, tile + lane);
+      const unsigned low_lanes = __ballot_sync(kWholeWarp, value.has_low);
+      const unsigned escape_lanes = __ballot_sync(kWholeWarp, value.escapes);
+      if (value.code) OrBits(line, int64_t{tile + lane} * layout.code_bits, value.code);
+      if (value.has_low) {
+        const int64_t bit =
+            8 * int64_t{layout.codes_bytes()} + int64_t{lows + __popc(low_lanes & lanes_before)} * layout.low_bits();
+        OrBits(line, bit, static_cast<uint32_t>(value.low));
+        if (sizeof(Word) == 8) OrBits(line, bit + 32, static_cast<uint32_t>(static_cast<uint64_t>(value.low) >> 32));
+      }
+      if (value.escapes) {
+        const int64_t rank = escapes + __popc(escape_lanes & lanes_before);
+        OrBits(line, tail_bit + 8 * rank * layout.symbol_bytes(), value.symbol);
+      }
+      lows += __popc(low_lanes);
+      escapes += __popc(escape_lanes);
+      fits &= __all_sync(kWholeWarp, value.fits);
+    }
+    __syncwarp();
+    const int32_t payload_bytes = fits ? layout.PayloadBytes(lows, escapes) : layout.row_bytes;
+    WriteSlot(target, row, source, layout.row_bytes, line, payload_bytes, lane);
+    __syncwarp();  // the scratch line is reused
+  }
+}
+
+// Calls body with a value of the codec's word type.
+template <typename Body>
+void WithWord(const DictLayout& layout, const Body& body) {
+  switch (layout.value_bits) {
+    case 8:
+      return body(uint8_t{});
+    case 16:
+      return body(uint16_t{});
+    case 32:
+      return body(uint32_t{});
+    default:
+      return body(uint64_t{});
+  }
+}
+
+}  // namespace
+
+int64_t EncodeScratchBytes(const DictLayout& layout) { return EncodeScratchBytes(ScratchWords(layout)); }
+
+void LaunchMeasure(const DeviceDictCodec& codec, const uint8_t* rows_dev, int64_t num_rows, int32_t* payload_bytes_dev,
+                   cudaStream_t stream) {
+  if (num_rows == 0) return;
+  const int64_t useful = (num_rows + kWarpsPerBlock - 1) / kWarpsPerBlock;
+  const int grid = static_cast<int>(std::min<int64_t>(useful, int64_t{8} * NumMultiprocessors()));
+  WithWord(codec.layout, [&](auto word) {
+    MeasureKernel<decltype(word)><<<grid, kThreads, 0, stream>>>(codec, rows_dev, num_rows, payload_bytes_dev);
+  });
+  IBP_CUDA_CHECK(cudaGetLastError());
+}
+
+void LaunchEncode(const DeviceDictCodec& codec, const uint8_t* rows_dev, int64_t num_rows,
+                  const int64_t* overflow_index_dev, uint8_t* slots_dev, int32_t slot_bytes, uint32_t* bitmask_dev,
+                  uint8_t* overflow_dev, uint8_t* scratch_dev, cudaStream_t stream) {
+  if (num_rows == 0) return;
+  const EncodeTarget target{slots_dev, slot_bytes, bitmask_dev, overflow_dev, overflow_index_dev};
+  const int grid = StartEncode(target, num_rows, stream);
+  WithWord(codec.layout, [&](auto word) {
+    EncodeKernel<decltype(word)>
+        <<<grid, kThreads, 0, stream>>>(codec, rows_dev, num_rows, target, reinterpret_cast<uint32_t*>(scratch_dev));
+  });
+  IBP_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace ibp

@@ -1,0 +1,250 @@
+// The hot path: ids -> slots -> payloads -> rows, in one kernel, for hits in GPU memory and misses in pinned host
+// memory alike. A warp looks up a batch of ids, one per lane; then groups of lanes decode row after row from a window
+// in shared memory, while the payload of the next row is on its way into registers. How a payload is decoded is up to a
+// Decoder:
+//   Codec                  the device form of the codec, with `layout.row_bytes`
+//   kLanes, kLoads         lanes that share a row; 16-byte loads of each in the first fetch of a payload
+//   kHeadBytes             shared memory on top of the window
+//   Decode(codec, request, window_bytes, source, window, out, active, lane)
+//                          called by all lanes of the warp, `lane` counting within the group; decodes where `active`.
+//                          `window` has the first bytes. Returns bytes fetched on top, or -1 for a damaged payload.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/cuda_check.h"
+#include "cuda/row_units.cuh"
+
+namespace ibp {
+
+constexpr int kThreads = 256;
+constexpr int kWarpsPerBlock = kThreads / kWarpSize;
+constexpr int kBlocksPerMultiprocessor = 6;
+constexpr int kMaxIdsPerBatch = 32;
+// With max_blocks, which is for host memory: neighbouring ids that all warps together work on. Ordered ids then keep
+// the addresses in flight close together (bench_gather: 2.4 ms with 1024, 2.9 with 4096).
+constexpr int kIdsInFlight = 1024;
+// Ordinary loads of 16 bytes a lane, not asynchronous copies to shared memory: from host memory those take half as long
+// again when slots are not 32-byte aligned (3.7 ms against 2.5 for 200,000 ordered slots of 460 bytes on an H200).
+constexpr int32_t kLoadBytes = 16;
+constexpr int32_t kWindowSlackBytes = 16;  // reads of whole words may go past the window
+
+__host__ __device__ constexpr int32_t RoundUp(int32_t x, int32_t multiple) {
+  return (x + multiple - 1) / multiple * multiple;
+}
+
+enum class RowKind : int32_t { kNothing, kPayload, kRaw };
+
+// Where one id's row lies. Found by one lane, used by the whole warp.
+struct RowRef {
+  const uint8_t* source = nullptr;
+  RowKind kind = RowKind::kNothing;
+  bool hit = false;
+
+  __device__ RowRef Broadcast(int lane) const {
+    RowRef ref;
+    ref.source =
+        reinterpret_cast<const uint8_t*>(__shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(source), lane));
+    const int32_t packed = __shfl_sync(kWholeWarp, 2 * static_cast<int32_t>(kind) + hit, lane);
+    ref.kind = static_cast<RowKind>(packed / 2);
+    ref.hit = packed % 2;
+    return ref;
+  }
+};
+
+// The first warp to find something wrong says what; the host reads it at its next check.
+__device__ inline void ReportError(const GatherRequest& request, GatherError error, int64_t id) {
+  auto* claimed = reinterpret_cast<unsigned long long*>(request.counters_dev + kErrorClaimed);
+  if (atomicCAS(claimed, 0ull, 1ull) != 0) return;
+  volatile int64_t* report = request.error;
+  report[1] = id;
+  __threadfence_system();
+  report[0] = error;
+}
+
+__device__ inline RowRef Lookup(const GatherRequest& request, int32_t row_bytes, int64_t id) {
+  RowRef ref;
+  if (id < 0 || id >= request.store.num_rows) {
+    ReportError(request, kIdOutOfRange, id);
+    return ref;
+  }
+  const int32_t cached = request.cache_slot_dev ? __ldg(request.cache_slot_dev + id) : -1;
+  ref.hit = cached >= 0;
+  const DeviceRows& rows = ref.hit ? request.cache : request.store;
+  const int64_t row = ref.hit ? cached : id;
+  ref.source = rows.slots + row * request.slot_bytes;
+  ref.kind = (__ldg(rows.bitmask + row / 32) >> (row % 32)) & 1 ? RowKind::kPayload : RowKind::kRaw;
+  if (ref.kind == RowKind::kRaw && request.slot_bytes < row_bytes) {
+    uint32_t index = 0;
+    for (int byte = 0; byte < kOverflowIndexBytes; ++byte)
+      index |= static_cast<uint32_t>(ref.source[byte]) << (8 * byte);
+    if (index >= rows.num_overflow) {
+      ReportError(request, kDamagedRow, id);
+      ref.kind = RowKind::kNothing;
+    } else {
+      ref.source = rows.overflow + int64_t{index} * row_bytes;
+    }
+  }
+  return ref;
+}
+
+// Bytes on their way from memory into the registers of the lanes that share a row.
+template <int kLanes, int kLoads>
+struct Fetch {
+  static constexpr int32_t kStride = kLanes * kLoadBytes;  // bytes of one load by all lanes
+  static constexpr int32_t kMaxBytes = kLoads * kStride;
+
+  uint4 loaded[kLoads];
+
+  // Starts loading bytes [begin, end) from base; at most kMaxBytes, all multiples of kLoadBytes.
+  __device__ void Start(const uint8_t* base, int32_t begin, int32_t end, int lane) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int32_t at = begin + i * kStride + lane * kLoadBytes;
+      if (at < end) loaded[i] = *reinterpret_cast<const uint4*>(base + at);
+    }
+  }
+  // Puts them where all lanes can read them, after a __syncwarp.
+  __device__ void Finish(uint8_t* shared, int32_t bytes, int lane) const {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int32_t at = i * kStride + lane * kLoadBytes;
+      if (at < bytes) *reinterpret_cast<uint4*>(shared + at) = loaded[i];
+    }
+  }
+};
+
+// The first bytes of one payload in shared memory. Bytes count from `base`, the last kLoadBytes boundary before the
+// slot; loads may touch neighbouring slots or the slack, never anything outside the buffer.
+struct FirstBytes {
+  const uint8_t* base = nullptr;
+  uint8_t* shared = nullptr;
+  int32_t end = 0;
+};
+
+// Copies a raw row from any byte address, reading whole aligned words.
+__device__ inline void CopyRaw(const uint8_t* source, int32_t row_bytes, uint8_t* out, bool aligned, int lane,
+                               int lanes) {
+  const int skew = static_cast<int>(reinterpret_cast<uintptr_t>(source) % 4);
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(source - skew);
+  for (int32_t unit = lane; unit < NumUnits(row_bytes); unit += lanes) {
+    uint32_t x = words[unit];
+    if (skew) x = __funnelshift_r(x, words[unit + 1], 8 * skew);
+    StoreUnit(out, unit, row_bytes, aligned, x);
+  }
+}
+
+__device__ inline void ZeroRow(int32_t row_bytes, uint8_t* out, bool aligned, int lane, int lanes) {
+  for (int32_t unit = lane; unit < NumUnits(row_bytes); unit += lanes) StoreUnit(out, unit, row_bytes, aligned, 0);
+}
+
+template <typename Decoder>
+__global__ void __launch_bounds__(kThreads)
+    GatherKernel(typename Decoder::Codec codec, GatherRequest request, int32_t window_bytes, int32_t ids_per_batch) {
+  constexpr int kLanes = Decoder::kLanes, kGroups = kWarpSize / kLanes;
+  extern __shared__ uint4 shared[];
+  const int lane = threadIdx.x % kWarpSize, group = lane / kLanes, group_lane = lane % kLanes;
+  const int warp_in_block = threadIdx.x / kWarpSize;
+  const int32_t window_stride = Decoder::kHeadBytes + window_bytes + kWindowSlackBytes;
+  uint8_t* shared_window = reinterpret_cast<uint8_t*>(shared) + (warp_in_block * kGroups + group) * window_stride;
+  const int32_t row_bytes = codec.layout.row_bytes;
+  const bool aligned = RowsAreAligned(request.out_dev, row_bytes);
+  const int64_t num_warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + warp_in_block;
+  int32_t hits = 0, misses = 0;
+  int64_t store_bytes = 0;
+
+  Fetch<kLanes, Decoder::kLoads> fetch;  // the first bytes of the next payload
+  auto start_fetch = [&](const RowRef& ref) {
+    FirstBytes first;
+    first.shared = shared_window;
+    if (ref.kind == RowKind::kPayload) {
+      const int32_t skew = static_cast<int32_t>(reinterpret_cast<uintptr_t>(ref.source) % kLoadBytes);
+      first.base = ref.source - skew;
+      first.end = RoundUp(min(skew + request.lead_bytes, window_bytes), kLoadBytes);
+      fetch.Start(first.base, 0, first.end, group_lane);
+      if (!ref.hit) store_bytes += first.end;
+    }
+    return first;
+  };
+
+  for (int64_t batch = warp * ids_per_batch; batch < request.num_ids; batch += num_warps * ids_per_batch) {
+    const int count = static_cast<int>(min(static_cast<int64_t>(ids_per_batch), request.num_ids - batch));
+    RowRef mine;  // of id `lane` of the batch; none where there is no such id
+    int64_t id = 0, position = 0;
+    if (lane < count) {
+      id = request.ids_are_int64 ? static_cast<const int64_t*>(request.ids_dev)[batch + lane]
+                                 : static_cast<const int32_t*>(request.ids_dev)[batch + lane];
+      position = request.positions_dev ? request.positions_dev[batch + lane] : batch + lane;
+      mine = Lookup(request, row_bytes, id);
+    }
+    RowRef next = mine.Broadcast(group);
+    FirstBytes next_bytes = start_fetch(next);
+    for (int i = 0; i < count; i += kGroups) {
+      const RowRef ref = next;
+      FirstBytes first = next_bytes;
+      fetch.Finish(shared_window, first.end, group_lane);
+      __syncwarp();
+      if (i + kGroups < count) {
+        next = mine.Broadcast(i + kGroups + group);
+        next_bytes = start_fetch(next);
+      }
+      const bool exists = i + group < count;
+      const bool payload = ref.kind == RowKind::kPayload;
+      uint8_t* out = request.out_dev + __shfl_sync(kWholeWarp, position, i + group) * row_bytes;
+      int32_t fetched = 0;
+      if (__any_sync(kWholeWarp, payload)) {
+        fetched = Decoder::Decode(codec, request, window_bytes, ref.source, first, out, payload, group_lane);
+      }
+      if (ref.kind == RowKind::kRaw) {
+        CopyRaw(ref.source, row_bytes, out, aligned, group_lane, kLanes);
+        fetched = row_bytes + (request.slot_bytes < row_bytes ? kOverflowIndexBytes : 0);
+      }
+      for (unsigned damaged = __ballot_sync(kWholeWarp, fetched < 0 && group_lane == 0); damaged;
+           damaged &= damaged - 1) {
+        const int of_group = (__ffs(damaged) - 1) / kLanes;
+        if (lane == i + of_group) ReportError(request, kDamagedRow, id);  // the lane that looked it up
+      }
+      if (exists && (fetched < 0 || ref.kind == RowKind::kNothing)) {
+        ZeroRow(row_bytes, out, aligned, group_lane, kLanes);
+      }
+      if (!ref.hit && fetched > 0) store_bytes += fetched;
+      hits += ref.kind != RowKind::kNothing && ref.hit;
+      misses += ref.kind != RowKind::kNothing && !ref.hit;
+      __syncwarp();  // the window is filled again
+    }
+  }
+  if (group_lane == 0) {
+    auto add = [&](GatherCounter counter, int64_t value) {
+      if (value) {
+        atomicAdd(reinterpret_cast<unsigned long long*>(request.counters_dev + counter),
+                  static_cast<unsigned long long>(value));
+      }
+    };
+    add(kHits, hits);
+    add(kMisses, misses);
+    add(kStoreBytes, store_bytes);
+  }
+}
+
+template <typename Decoder>
+void LaunchGatherKernel(const typename Decoder::Codec& codec, const GatherRequest& request, cudaStream_t stream) {
+  using FirstFetch = Fetch<Decoder::kLanes, Decoder::kLoads>;
+  constexpr int kGroupsPerBlock = kThreads / Decoder::kLanes;
+  const int32_t window_bytes = std::min(RoundUp(request.slot_bytes, kLoadBytes) + kLoadBytes, FirstFetch::kMaxBytes);
+  const size_t shared_bytes = size_t{kGroupsPerBlock} * (Decoder::kHeadBytes + window_bytes + kWindowSlackBytes);
+  const int most_blocks = request.max_blocks > 0 ? request.max_blocks : kBlocksPerMultiprocessor * NumMultiprocessors();
+  // Lookups of a batch overlap, but a small gather rather has every warp busy.
+  const int64_t per_warp = request.num_ids / (int64_t{most_blocks} * kWarpsPerBlock);
+  const int64_t most_ids_per_batch = request.max_blocks > 0
+                                         ? std::clamp(kIdsInFlight / (most_blocks * kWarpsPerBlock), 1, kMaxIdsPerBatch)
+                                         : kMaxIdsPerBatch;
+  const int32_t ids_per_batch = static_cast<int32_t>(std::clamp<int64_t>(per_warp, 1, most_ids_per_batch));
+  const int64_t ids_per_block = int64_t{kWarpsPerBlock} * ids_per_batch;
+  const int64_t useful_blocks = (request.num_ids + ids_per_block - 1) / ids_per_block;
+  const int grid = static_cast<int>(std::min<int64_t>(most_blocks, useful_blocks));
+  GatherKernel<Decoder><<<grid, kThreads, shared_bytes, stream>>>(codec, request, window_bytes, ids_per_batch);
+  IBP_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace ibp

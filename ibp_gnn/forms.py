@@ -1,0 +1,188 @@
+"""What a fitted codec consists of, without dtype and row shape: one class per way to write a payload."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from . import _native
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceForm:
+    """A form as one GPU's kernels read it. Keeps its tables alive."""
+
+    native: Any
+    tensors: tuple[torch.Tensor, ...]
+
+
+class Form(abc.ABC):
+    """Immutable; picklable. `native` and `on_device` are made on first use."""
+
+    kind: ClassVar[str]
+    row_bytes: int
+
+    @functools.cached_property
+    @abc.abstractmethod
+    def native(self) -> Any:
+        """The CPU extension's form."""
+
+    @property
+    @abc.abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of metadata that decoding needs, whatever the number of rows."""
+
+    @property
+    @abc.abstractmethod
+    def device_nbytes(self) -> int:
+        """Bytes of the tables that each GPU holds."""
+
+    @abc.abstractmethod
+    def _make_on_device(self, device: torch.device) -> DeviceForm: ...
+
+    @functools.cached_property
+    def _on_devices(self) -> dict[torch.device, DeviceForm]:
+        return {}
+
+    def on_device(self, device: torch.device) -> DeviceForm:
+        """The form on a GPU; made once per device."""
+        if device not in self._on_devices:
+            with torch.cuda.device(device):
+                self._on_devices[device] = self._make_on_device(device)
+        return self._on_devices[device]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("native", "_on_devices")}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class IbpForm(Form):
+    """Codec "ibp" (csrc/core/format.h). mask_bytes, bitval_bytes: uint8 [row_bytes]."""
+
+    mask_bytes: np.ndarray
+    bitval_bytes: np.ndarray
+    word_bits: int
+    words_per_chunk: int
+    threshold: float
+
+    kind: ClassVar[str] = "ibp"
+
+    def __post_init__(self) -> None:
+        for name in ("mask_bytes", "bitval_bytes"):
+            object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype=np.uint8))
+        check_chunk(self.word_bits, self.words_per_chunk)
+        _ = self.native  # refuses a bitval that does not go with its mask
+
+    @property
+    def row_bytes(self) -> int:  # type: ignore[override]
+        return len(self.mask_bytes)
+
+    @property
+    def chunk_bits(self) -> int:
+        return self.word_bits * self.words_per_chunk
+
+    @functools.cached_property
+    def native(self) -> Any:
+        return _native.cpu.IbpCodec(self.mask_bytes, self.bitval_bytes, self.chunk_bits)
+
+    @property
+    def nbytes(self) -> int:
+        return self.mask_bytes.nbytes + self.bitval_bytes.nbytes
+
+    @property
+    def device_nbytes(self) -> int:
+        return 4 * _native.cpu.NUM_TABLES * 4 * -(-self.row_bytes // 16)
+
+    def as_words(self, row: np.ndarray) -> np.ndarray:
+        """uint8 [row_bytes] as unsigned words of word_bits bits, the last one padded with 0."""
+        word_bytes = self.word_bits // 8
+        padded = np.zeros(-(-self.row_bytes // word_bytes) * word_bytes, np.uint8)
+        padded[: self.row_bytes] = row
+        return padded.view(f"<u{word_bytes}")
+
+    def _make_on_device(self, device: torch.device) -> DeviceForm:
+        # csrc/core/ibp_tables.h: one row per table, units padded to a multiple of 4.
+        tables = np.zeros((_native.cpu.NUM_TABLES, 4 * -(-self.row_bytes // 16)), np.uint32)
+        _native.cpu.make_tables(self.mask_bytes, self.bitval_bytes, self.chunk_bits, tables)
+        on_device = torch.from_numpy(tables.view(np.int32)).to(device)
+        native = _native.cuda().DeviceIbpCodec(on_device, self.row_bytes, self.chunk_bits)
+        return DeviceForm(native, (on_device,))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DictForm(Form):
+    """Codec "dict" (csrc/core/dict_layout.h). dictionary: uint16 [columns, 2^code_bits], columns = num_values if
+    per_column else 1; the symbols that have a code come first, most frequent first, the rest of a column is 0."""
+
+    num_values: int
+    value_bits: int
+    symbol_bits: int
+    trim_bits: int
+    code_bits: int
+    sign_low: bool
+    zero_code: bool
+    per_column: bool
+    dictionary: np.ndarray
+
+    kind: ClassVar[str] = "dict"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dictionary", np.ascontiguousarray(self.dictionary, dtype=np.uint16))
+        wanted = (self.num_values if self.per_column else 1, 1 << self.code_bits)
+        if self.dictionary.shape != wanted:
+            raise ValueError(f"dictionary: want {list(wanted)}, got {list(self.dictionary.shape)}")
+        _ = self.native  # refuses parts that do not go together
+
+    @property
+    def row_bytes(self) -> int:  # type: ignore[override]
+        return self.num_values * self.value_bits // 8
+
+    @property
+    def num_symbols(self) -> int:
+        """Symbols with a code, per column; one code is the escape, one may be the zero code."""
+        return (1 << self.code_bits) - 1 - self.zero_code
+
+    @functools.cached_property
+    def native(self) -> Any:
+        parts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return _native.cpu.DictCodec(**{**parts, "dictionary": self.dictionary.reshape(-1)})
+
+    @property
+    def nbytes(self) -> int:
+        return self.dictionary.nbytes
+
+    @property
+    def device_nbytes(self) -> int:
+        return self.dictionary.nbytes + len(self.dictionary) * (8 + (1 << self.symbol_bits))
+
+    def _make_on_device(self, device: torch.device) -> DeviceForm:
+        columns, codes = self.dictionary.shape
+        used = self.dictionary.copy()
+        used[:, self.num_symbols :] = 0
+        code_of_symbol = np.full((columns, 1 << self.symbol_bits), codes - 1, np.uint8)
+        for code in range(self.num_symbols):
+            code_of_symbol[np.arange(columns), used[:, code]] = code
+        packed = np.zeros((columns, 8), np.uint8)
+        fits = codes <= 8 and self.symbol_bits <= 8
+        if fits:
+            packed[:, :codes] = used
+        tables = used.view(np.int16), packed.view(np.int64), code_of_symbol
+        tensors = tuple(torch.from_numpy(table.reshape(-1)).to(device) for table in tables)
+        layout = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "dictionary"}
+        native = _native.cuda().DeviceDictCodec(
+            dictionary=tensors[0], packed=tensors[1] if fits else None, code_of_symbol=tensors[2], **layout
+        )
+        return DeviceForm(native, tensors)
+
+
+def check_chunk(word_bits: int, words_per_chunk: int) -> None:
+    """Raises ValueError unless they describe a chunk."""
+    if word_bits not in (8, 16, 32, 64):
+        raise ValueError(f"word_bits: want one of [8, 16, 32, 64], got {word_bits!r}")
+    if not isinstance(words_per_chunk, int) or words_per_chunk < 1 or words_per_chunk & (words_per_chunk - 1):
+        raise ValueError(f"words_per_chunk: want a power of two, got {words_per_chunk!r}")
