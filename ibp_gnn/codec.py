@@ -159,6 +159,8 @@ class Codec:
         payload_bytes = backend.measure(self.form, row_bytes)
         if slot_bytes is None:
             slot_bytes = best_slot_bytes(payload_histogram(payload_bytes, self.row_bytes), self.row_bytes)
+        elif not isinstance(slot_bytes, int):
+            raise ValueError(f"slot_bytes: want an int or None, got {slot_bytes!r}")
         spills = self.spills(payload_bytes, slot_bytes)
         out = CompressedRows.empty(len(row_bytes), self.row_bytes, slot_bytes, int(spills.sum()), tensor.device)
         backend.encode(self.form, row_bytes, torch.cumsum(spills, 0) - 1, out)

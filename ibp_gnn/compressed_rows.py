@@ -54,6 +54,9 @@ class CompressedRows:
     ) -> CompressedRows:
         """Room for the rows: the slack is zeroed, the rest is for an encoder to fill. Raises ValueError if the slots
         are too short for an overflow index that they need."""
+        if not isinstance(slot_bytes, int) or slot_bytes > _native.cpu.MAX_ROW_BYTES:
+            wanted = f"an int of at most {_native.cpu.MAX_ROW_BYTES}"
+            raise ValueError(f"slot_bytes: want {wanted}, got {slot_bytes!r}")
         shortest = _native.cpu.OVERFLOW_INDEX_BYTES if slot_bytes < row_bytes else 1
         if slot_bytes < shortest:
             raise ValueError(

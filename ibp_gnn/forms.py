@@ -13,6 +13,9 @@ import torch
 from . import _native
 
 
+_MAX_CHUNK_BITS = 1 << 30
+
+
 @dataclasses.dataclass(frozen=True)
 class DeviceForm:
     """A form as one GPU's kernels read it. Keeps its tables alive."""
@@ -74,7 +77,7 @@ class IbpForm(Form):
 
     def __post_init__(self) -> None:
         for name in ("mask_bytes", "bitval_bytes"):
-            object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype=np.uint8))
+            object.__setattr__(self, name, _own(getattr(self, name), np.uint8))
         check_chunk(self.word_bits, self.words_per_chunk)
         _ = self.native  # refuses a bitval that does not go with its mask
 
@@ -132,7 +135,7 @@ class DictForm(Form):
     kind: ClassVar[str] = "dict"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dictionary", np.ascontiguousarray(self.dictionary, dtype=np.uint16))
+        object.__setattr__(self, "dictionary", _own(self.dictionary, np.uint16))
         wanted = (self.num_values if self.per_column else 1, 1 << self.code_bits)
         if self.dictionary.shape != wanted:
             raise ValueError(f"dictionary: want {list(wanted)}, got {list(self.dictionary.shape)}")
@@ -186,3 +189,12 @@ def check_chunk(word_bits: int, words_per_chunk: int) -> None:
         raise ValueError(f"word_bits: want one of [8, 16, 32, 64], got {word_bits!r}")
     if not isinstance(words_per_chunk, int) or words_per_chunk < 1 or words_per_chunk & (words_per_chunk - 1):
         raise ValueError(f"words_per_chunk: want a power of two, got {words_per_chunk!r}")
+    if word_bits * words_per_chunk > _MAX_CHUNK_BITS:
+        raise ValueError(f"words_per_chunk: want at most {_MAX_CHUNK_BITS // word_bits}, got {words_per_chunk}")
+
+
+def _own(array: np.ndarray, dtype: type) -> np.ndarray:
+    """A read-only copy: the extension has one too, and they must stay the same."""
+    own = np.array(array, dtype=dtype, order="C")
+    own.flags.writeable = False
+    return own

@@ -397,7 +397,7 @@ def test_overflow_indices_that_lead_nowhere_are_refused(codec, encoded, cpu_path
             decode(codec, (slots, encoded.bitmask, encoded.overflow), filled(1, ROW_BYTES), path=cpu_path)
 
 
-@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     row_bytes=st.integers(1, 300),
     num_rows=st.integers(1, 40),

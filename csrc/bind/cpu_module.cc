@@ -112,6 +112,7 @@ NB_MODULE(_cpu, m) {
   // Arrays are taken as they are (noconvert): a converted copy of an output would be written and thrown away.
   m.attr("FORMAT_VERSION") = kFormatVersion;
   m.attr("SLACK_BYTES") = kSlackBytes;
+  m.attr("MAX_ROW_BYTES") = kMaxRowBytes;
   m.attr("OVERFLOW_INDEX_BYTES") = kOverflowIndexBytes;
   m.attr("NUM_TABLES") = kNumTables;
   m.def("bitmask_bytes", &BitmaskBytes, nb::arg("num_rows"));

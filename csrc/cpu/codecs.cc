@@ -47,6 +47,16 @@ DictCodec::DictCodec(const DictLayout& layout_, const uint16_t* dictionary_, int
     }
   }
   dictionary.push_back(0);  // SIMD code loads 32 bits at the last entry
+  if (!layout.per_column) {
+    for (int code = 0; code < layout.num_symbols(); ++code) {
+      shared_symbols[code] = static_cast<uint8_t>(dictionary[static_cast<size_t>(code)]);
+    }
+  }
+  for (int j = 0; j < 8; ++j) {
+    const int bit = j < 4 ? j * layout.low_bits() : (4 * layout.low_bits()) % 8 + (j - 4) * layout.low_bits();
+    for (int b = 0; b < 4; ++b) low_shuffle[4 * j + b] = static_cast<int8_t>(bit / 8 + b);
+    low_shift[j] = static_cast<uint32_t>(bit % 8);
+  }
 }
 
 }  // namespace ibp

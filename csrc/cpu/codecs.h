@@ -38,6 +38,12 @@ struct DictCodec : RowCodec {
   std::vector<uint16_t> dictionary;     // symbol of (column, code): layout.dictionary_entries(), and one to spare
   std::vector<uint8_t> code_of_symbol;  // 2^symbol_bits per column, or for the row; escape() where there is none
 
+  // For SIMD code: the dictionary of the row, a byte a symbol; and, for eight values of 32 bits, where the low bits of
+  // value j are in the 16 bytes from its half's first byte on (which bytes, and how far to shift).
+  uint8_t shared_symbols[16] = {};
+  int8_t low_shuffle[32] = {};
+  uint32_t low_shift[8] = {};
+
   // dictionary: layout.dictionary_entries() symbols, distinct within a column; those from num_symbols() on are ignored.
   DictCodec(const DictLayout& layout, const uint16_t* dictionary, int64_t entries);
 };

@@ -41,26 +41,44 @@ struct DictRowAvx2 : DictRow<Isa> {
   }
 
   static __m128i SharedDictionary(const DictCodec& codec) {
-    alignas(16) uint8_t symbols[16] = {};
-    for (int code = 0; code < codec.layout.num_symbols(); ++code) {
-      symbols[code] = static_cast<uint8_t>(codec.dictionary[static_cast<size_t>(code)]);
-    }
-    return _mm_load_si128(reinterpret_cast<const __m128i*>(symbols));
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(codec.shared_symbols));
   }
 
   static int EscapeMask(__m128i codes, int escape) {
     return _mm_movemask_epi8(_mm_cmpeq_epi8(codes, _mm_set1_epi8(static_cast<char>(escape))));
   }
 
-  // Puts the escaped symbols of a group of values into `values`, where they are 0 so far.
+  // Adds the escaped symbols of a group of values to what was written for them, where they are 0 so far.
   template <typename Word>
   static bool AddEscapes(int mask, const DictLayout& layout, const uint8_t* tail, int64_t most_escapes, int64_t& taken,
-                         Word* values) {
+                         uint8_t* values) {
     const int below = layout.value_bits - layout.symbol_bits - (layout.sign_low ? 1 : 0);
     for (; mask; mask &= mask - 1) {
       if (taken == most_escapes) return false;
       const uint32_t symbol = tail[taken++] & LowMask<uint32_t>(layout.symbol_bits);
-      values[__builtin_ctz(static_cast<unsigned>(mask))] |= static_cast<Word>(symbol << below);
+      uint8_t* value = values + sizeof(Word) * static_cast<size_t>(__builtin_ctz(static_cast<unsigned>(mask)));
+      const Word with_symbol = static_cast<Word>(Load<Word>(value) | (symbol << below));
+      std::memcpy(value, &with_symbol, sizeof(Word));
+    }
+    return true;
+  }
+
+  // Calls group(first, out) for every group of values of the row: it writes kGroup values to out and returns which of
+  // them are escaped. The row's last group may be shorter; it goes through a buffer.
+  template <typename Word, typename Group>
+  static bool ForGroups(const DictLayout& layout, const uint8_t* tail, int64_t most_escapes, uint8_t* row,
+                        const Group& group) {
+    int64_t taken = 0;
+    int32_t first = 0;
+    for (; first + kGroup <= layout.num_values; first += kGroup, row += kGroup * sizeof(Word)) {
+      const int escapes = group(first, row);
+      if (escapes && !AddEscapes<Word>(escapes, layout, tail, most_escapes, taken, row)) return false;
+    }
+    if (const int left = layout.num_values - first) {
+      uint8_t values[kGroup * sizeof(Word)];
+      const int escapes = group(first, values) & static_cast<int>(LowMask<uint32_t>(left));
+      if (escapes && !AddEscapes<Word>(escapes, layout, tail, most_escapes, taken, values)) return false;
+      std::memcpy(row, values, sizeof(Word) * static_cast<size_t>(left));
     }
     return true;
   }
@@ -72,61 +90,41 @@ struct DictRowAvx2 : DictRow<Isa> {
     const int low_bits = layout.low_bits(), code_bits = layout.code_bits;
     const int below = 32 - layout.symbol_bits - (layout.sign_low ? 1 : 0);
     const __m128i dictionary = kPerColumn ? __m128i{} : SharedDictionary(codec);
-    // Value j of a half starts at bit j * low_bits after the half's first byte: which bytes, and how far to shift.
-    const int second_half = 4 * low_bits;
-    alignas(32) int8_t bytes[32];
-    alignas(32) uint32_t shifts[kGroup];
-    for (int j = 0; j < kGroup; ++j) {
-      const int bit = j < 4 ? j * low_bits : (second_half & 7) + (j - 4) * low_bits;
-      for (int b = 0; b < 4; ++b) bytes[4 * j + b] = static_cast<int8_t>(bit / 8 + b);
-      shifts[j] = static_cast<uint32_t>(bit % 8);
-    }
-    const __m256i shuffle = _mm256_load_si256(reinterpret_cast<const __m256i*>(bytes));
-    const __m256i shift = _mm256_load_si256(reinterpret_cast<const __m256i*>(shifts));
+    const __m256i shuffle = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codec.low_shuffle));
+    const __m256i shift = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codec.low_shift));
     const __m256i low_mask = _mm256_set1_epi32(static_cast<int>(LowMask<uint32_t>(low_bits)));
     const __m256i below_mask = _mm256_set1_epi32(static_cast<int>(LowMask<uint32_t>(below)));
     const __m128i below_count = _mm_cvtsi32_si128(below), trim_count = _mm_cvtsi32_si128(layout.trim_bits);
     const __m128i sign_count = _mm_cvtsi32_si128(31 - below);
     const __m256i sign_mask = _mm256_set1_epi32(layout.sign_low ? INT32_MIN : 0);
     const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i last_entry = _mm256_set1_epi32(static_cast<int>(layout.dictionary_entries()) - 1);
+    const int* entries = reinterpret_cast<const int*>(codec.dictionary.data());
     const uint8_t* low_plane = payload + layout.codes_bytes();
-    int64_t taken = 0;
-    for (int32_t first = 0; first < layout.num_values; first += kGroup) {
+    const int second_half = 4 * low_bits / 8;
+    return ForGroups<uint32_t>(layout, tail, most_escapes, row, [&](int32_t first, uint8_t* out) {
       const __m128i codes = _mm_cvtsi64_si128(static_cast<int64_t>(Codes(payload, first, code_bits)));
       __m256i symbols;
       if constexpr (kPerColumn) {
         // 16-bit entries, loaded as 32 bits.
         const __m256i columns = _mm256_add_epi32(_mm256_set1_epi32(first), lanes);
         const __m256i entry = _mm256_add_epi32(_mm256_slli_epi32(columns, code_bits), _mm256_cvtepu8_epi32(codes));
-        const __m256i last = _mm256_set1_epi32(static_cast<int>(layout.dictionary_entries()) - 1);
-        symbols = _mm256_i32gather_epi32(reinterpret_cast<const int*>(codec.dictionary.data()),
-                                         _mm256_min_epi32(entry, last), 2);
+        symbols = _mm256_i32gather_epi32(entries, _mm256_min_epi32(entry, last_entry), 2);
         symbols = _mm256_and_si256(symbols, _mm256_set1_epi32(0xffff));
       } else {
         symbols = _mm256_cvtepu8_epi32(_mm_shuffle_epi8(dictionary, codes));
       }
       const uint8_t* group = low_plane + first / kGroup * low_bits;
-      const __m256i packed =
-          _mm256_set_m128i(_mm_loadu_si128(reinterpret_cast<const __m128i*>(group + second_half / 8)),
-                           _mm_loadu_si128(reinterpret_cast<const __m128i*>(group)));
+      const __m256i packed = _mm256_set_m128i(_mm_loadu_si128(reinterpret_cast<const __m128i*>(group + second_half)),
+                                              _mm_loadu_si128(reinterpret_cast<const __m128i*>(group)));
       __m256i low = _mm256_srlv_epi32(_mm256_shuffle_epi8(packed, shuffle), shift);
       low = _mm256_sll_epi32(_mm256_and_si256(low, low_mask), trim_count);
       const __m256i sign = _mm256_and_si256(_mm256_sll_epi32(low, sign_count), sign_mask);
       const __m256i value = _mm256_or_si256(_mm256_or_si256(_mm256_and_si256(low, below_mask), sign),
                                             _mm256_sll_epi32(symbols, below_count));
-      const int left = layout.num_values - first;
-      const int escapes = EscapeMask(codes, layout.escape()) & static_cast<int>(LowMask<uint32_t>(left < 8 ? left : 8));
-      uint8_t* out = row + 4 * static_cast<int64_t>(first);
-      if (left >= kGroup && !escapes) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), value);
-        continue;
-      }
-      alignas(32) uint32_t values[kGroup];
-      _mm256_store_si256(reinterpret_cast<__m256i*>(values), value);
-      if (!AddEscapes(escapes, layout, tail, most_escapes, taken, values)) return false;
-      std::memcpy(out, values, 4 * static_cast<size_t>(left < kGroup ? left : kGroup));
-    }
-    return true;
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), value);
+      return EscapeMask(codes, layout.escape()) & 0xff;
+    });
   }
 
   static bool Decode16(const DictCodec& codec, const uint8_t* payload, const uint8_t* tail, int64_t most_escapes,
@@ -142,8 +140,7 @@ struct DictRowAvx2 : DictRow<Isa> {
     const __m128i sign_mask = _mm_set1_epi16(layout.sign_low ? INT16_MIN : 0);
     const uint8_t* low_plane = payload + layout.codes_bytes();
     const int second_half = 4 * low_bits;
-    int64_t taken = 0;
-    for (int32_t first = 0; first < layout.num_values; first += kGroup) {
+    return ForGroups<uint16_t>(layout, tail, most_escapes, row, [&](int32_t first, uint8_t* out) {
       const __m128i codes = _mm_cvtsi64_si128(static_cast<int64_t>(Codes(payload, first, code_bits)));
       const __m128i symbols = _mm_cvtepu8_epi16(_mm_shuffle_epi8(dictionary, codes));
       const uint8_t* group = low_plane + first / kGroup * low_bits;
@@ -155,19 +152,9 @@ struct DictRowAvx2 : DictRow<Isa> {
       const __m128i sign = _mm_and_si128(_mm_sll_epi16(low, sign_count), sign_mask);
       const __m128i value =
           _mm_or_si128(_mm_or_si128(_mm_and_si128(low, below_mask), sign), _mm_sll_epi16(symbols, below_count));
-      const int left = layout.num_values - first;
-      const int escapes = EscapeMask(codes, layout.escape()) & static_cast<int>(LowMask<uint32_t>(left < 8 ? left : 8));
-      uint8_t* out = row + 2 * static_cast<int64_t>(first);
-      if (left >= kGroup && !escapes) {
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(out), value);
-        continue;
-      }
-      alignas(16) uint16_t values[kGroup];
-      _mm_store_si128(reinterpret_cast<__m128i*>(values), value);
-      if (!AddEscapes(escapes, layout, tail, most_escapes, taken, values)) return false;
-      std::memcpy(out, values, 2 * static_cast<size_t>(left < kGroup ? left : kGroup));
-    }
-    return true;
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out), value);
+      return EscapeMask(codes, layout.escape()) & 0xff;
+    });
   }
 
   static constexpr RowOps Ops() { return RowOps{&DictRow<Isa>::Measure, &DictRow<Isa>::Encode, &Decode}; }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -31,8 +32,14 @@ void ParallelFor(int64_t n, int64_t grain, int64_t bytes_per_item, int threads, 
     }
   };
   std::vector<std::thread> workers;
-  for (int64_t part = 1; part < parts; ++part) workers.emplace_back(run, part);
+  int64_t started = 1;
+  try {
+    for (; started < parts; ++started) workers.emplace_back(run, started);
+  } catch (const std::system_error&) {
+    // No more threads to be had; this one does the rest.
+  }
   run(0);
+  for (int64_t part = started; part < parts; ++part) run(part);
   for (std::thread& worker : workers) worker.join();
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);

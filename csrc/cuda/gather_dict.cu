@@ -88,7 +88,7 @@ struct FloatDictDecoder {
     const uint8_t* low = first.shared + skew + layout.codes_bytes();
     const int32_t tail_byte = layout.codes_bytes() + layout.num_values * kLowBytes;
     const uint8_t* tail = first.shared + skew + tail_byte;
-    const int32_t most_escapes = request.lead_bytes - tail_byte;
+    const int32_t most_escapes = min(request.lead_bytes, PayloadLimit(request, layout.row_bytes)) - tail_byte;
     const uint64_t shared_dictionary = layout.per_column ? 0 : __ldg(codec.packed_dev);
     int32_t escapes_before = 0;
     for (int32_t base = 0; base < layout.num_values; base += kLanes * kValues) {
@@ -168,7 +168,8 @@ struct AnyDictDecoder {
     const int code_bits = layout.code_bits, low_bits = layout.low_bits();
     const int zero = layout.zero_code ? layout.num_symbols() : -1;
     const int32_t skew = static_cast<int32_t>(source - first.base);
-    if (layout.codes_bytes() > request.slot_bytes) return -1;
+    const int32_t payload_limit = PayloadLimit(request, layout.row_bytes);
+    if (layout.codes_bytes() > payload_limit) return -1;
     // The planes' lengths, from the codes.
     const uint8_t* bytes = skew + layout.codes_bytes() <= first.end ? first.shared : first.base;
     int32_t escapes = 0, with_low = 0;
@@ -181,7 +182,7 @@ struct AnyDictDecoder {
     with_low = WarpSum(with_low);
     const int32_t tail_byte = layout.codes_bytes() + layout.LowBytes(with_low);
     const int64_t payload_bytes = int64_t{tail_byte} + int64_t{escapes} * layout.symbol_bytes();
-    if (payload_bytes > request.slot_bytes) return -1;
+    if (payload_bytes > payload_limit) return -1;
     int32_t fetched = 0;
     const int32_t end = RoundUp(skew + static_cast<int32_t>(payload_bytes), kLoadBytes);
     bytes = first.shared;

@@ -101,11 +101,11 @@ struct IbpDecoder {
     const UnitChunks chunks(codec.layout.chunk_bits);
     const int32_t row_bytes = codec.layout.row_bytes;
     const int32_t units = NumUnits(row_bytes);
-    const int32_t slot_bytes = request.slot_bytes;
+    const int32_t payload_limit = PayloadLimit(request, row_bytes);
     const bool aligned = kUnits > 1 || RowsAreAligned(request.out_dev, row_bytes);
     IbpWindow window{first.base, first.shared, first.shared, first.end, 0, first.end};
     const int32_t first_bit = 8 * static_cast<int32_t>(source - window.base);
-    const int32_t limit_bit = first_bit + 8 * slot_bytes;
+    const int32_t limit_bit = first_bit + 8 * payload_limit;
     int32_t payload_end_bit = -1;  // found when the first bytes do not suffice
     int32_t bit = first_bit + codec.layout.num_chunks;
     int32_t fetched = 0;

@@ -114,6 +114,11 @@ struct Fetch {
   }
 };
 
+// A payload fits its slot and is shorter than the row; whatever asks for more is damaged.
+__device__ inline int32_t PayloadLimit(const GatherRequest& request, int32_t row_bytes) {
+  return min(request.slot_bytes, row_bytes - 1);
+}
+
 // The first bytes of one payload in shared memory. Bytes count from `base`, the last kLoadBytes boundary before the
 // slot; loads may touch neighbouring slots or the slack, never anything outside the buffer.
 struct FirstBytes {

@@ -41,7 +41,10 @@ def hardware(device: torch.device) -> dict[str, Any]:
 
 
 def git_commit(folder: Path) -> str | None:
-    """Commit of the checkout that holds `folder`, with `-dirty` if tracked files differ; None if none."""
+    """Commit of the checkout that holds `folder`, with `-dirty` if tracked files differ; None if none. A copy of the
+    files without their history can be told by IBP_GNN_COMMIT in the environment."""
+    if given := os.environ.get("IBP_GNN_COMMIT"):
+        return given
     command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30)
