@@ -19,7 +19,6 @@ namespace ibp {
 
 constexpr int kThreads = 256;
 constexpr int kWarpsPerBlock = kThreads / kWarpSize;
-constexpr int kBlocksPerMultiprocessor = 6;
 constexpr int kMaxIdsPerBatch = 32;
 // With max_blocks, which is for host memory: neighbouring ids that all warps together work on. Ordered ids then keep
 // the addresses in flight close together (bench_gather: 2.4 ms with 1024, 2.9 with 4096).
@@ -28,6 +27,8 @@ constexpr int kIdsInFlight = 1024;
 // again when slots are not 32-byte aligned (3.7 ms against 2.5 for 200,000 ordered slots of 460 bytes on an H200).
 constexpr int32_t kLoadBytes = 16;
 constexpr int32_t kWindowSlackBytes = 16;  // reads of whole words may go past the window
+
+constexpr int64_t CeilDiv(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 __host__ __device__ constexpr int32_t RoundUp(int32_t x, int32_t multiple) {
   return (x + multiple - 1) / multiple * multiple;
@@ -238,15 +239,19 @@ void LaunchGatherKernel(const typename Decoder::Codec& codec, const GatherReques
   constexpr int kGroupsPerBlock = kThreads / Decoder::kLanes;
   const int32_t window_bytes = std::min(RoundUp(request.slot_bytes, kLoadBytes) + kLoadBytes, FirstFetch::kMaxBytes);
   const size_t shared_bytes = size_t{kGroupsPerBlock} * (Decoder::kHeadBytes + window_bytes + kWindowSlackBytes);
-  const int most_blocks = request.max_blocks > 0 ? request.max_blocks : kBlocksPerMultiprocessor * NumMultiprocessors();
-  // Lookups of a batch overlap, but a small gather rather has every warp busy.
-  const int64_t per_warp = request.num_ids / (int64_t{most_blocks} * kWarpsPerBlock);
-  const int64_t most_ids_per_batch = request.max_blocks > 0
-                                         ? std::clamp(kIdsInFlight / (most_blocks * kWarpsPerBlock), 1, kMaxIdsPerBatch)
-                                         : kMaxIdsPerBatch;
-  const int32_t ids_per_batch = static_cast<int32_t>(std::clamp<int64_t>(per_warp, 1, most_ids_per_batch));
-  const int64_t ids_per_block = int64_t{kWarpsPerBlock} * ids_per_batch;
-  const int64_t useful_blocks = (request.num_ids + ids_per_block - 1) / ids_per_block;
+  // Without a limit as many blocks as are resident at once: a second wave would run on a part of the GPU only.
+  const int most_blocks =
+      request.max_blocks > 0 ? request.max_blocks : ResidentBlocks(GatherKernel<Decoder>, kThreads, shared_bytes);
+  const int64_t most_warps = int64_t{most_blocks} * kWarpsPerBlock;
+  const int64_t most_ids_per_batch =
+      request.max_blocks > 0 ? std::clamp<int64_t>(kIdsInFlight / most_warps, 1, kMaxIdsPerBatch) : kMaxIdsPerBatch;
+  // As large batches as can be, since the lookups of a batch overlap, but of a size that gives every warp equally many.
+  constexpr int64_t kGroups = kWarpSize / Decoder::kLanes;
+  const int64_t rounds = CeilDiv(request.num_ids, most_warps * most_ids_per_batch);
+  const int64_t even = CeilDiv(request.num_ids, most_warps * rounds);
+  const int32_t ids_per_batch =
+      static_cast<int32_t>(std::min<int64_t>(CeilDiv(even, kGroups) * kGroups, kMaxIdsPerBatch));
+  const int64_t useful_blocks = CeilDiv(request.num_ids, int64_t{kWarpsPerBlock} * ids_per_batch);
   const int grid = static_cast<int>(std::min<int64_t>(most_blocks, useful_blocks));
   GatherKernel<Decoder><<<grid, kThreads, shared_bytes, stream>>>(codec, request, window_bytes, ids_per_batch);
   IBP_CUDA_CHECK(cudaGetLastError());
