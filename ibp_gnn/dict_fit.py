@@ -33,7 +33,7 @@ _SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclasses.dataclass(frozen=True)
 class _Counts:
-    """Of the sample, for one way to cut values: symbols [columns, 2^symbol_bits], with all-0 values and without."""
+    """Of the sample, for one way to cut values: symbols [columns or 1, 2^symbol_bits], with all-0 values or not."""
 
     symbol_bits: int
     sign_low: bool
@@ -87,13 +87,14 @@ def _count(values: torch.Tensor, value_bits: int, symbol_bits: int, sign_low: bo
     """values: int64 [n, num_values], sign extended."""
     below = value_bits - symbol_bits - sign_low
     symbols = (values >> below) & ((1 << symbol_bits) - 1)
-    num_values = values.shape[1]
-    columns = torch.arange(num_values, device=values.device) << symbol_bits
+    # Longer symbols have no dictionary per column, and counting them so would take a lot of memory.
+    num_columns = values.shape[1] if symbol_bits <= _MAX_COLUMN_SYMBOL_BITS else 1
+    columns = (torch.arange(values.shape[1], device=values.device) % num_columns) << symbol_bits
     keys, zero = symbols + columns, values == 0
-    size = num_values << symbol_bits
+    size = num_columns << symbol_bits
 
     def count(flat_keys: torch.Tensor) -> np.ndarray:
-        return torch.bincount(flat_keys, minlength=size).reshape(num_values, -1).cpu().numpy()
+        return torch.bincount(flat_keys, minlength=size).reshape(num_columns, -1).cpu().numpy()
 
     with_zeros = count(keys.flatten())
     without_zeros = with_zeros - count(columns.expand_as(keys)[zero])  # the symbol of an all-0 value is 0

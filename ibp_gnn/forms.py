@@ -12,7 +12,6 @@ import torch
 
 from . import _native
 
-
 _MAX_CHUNK_BITS = 1 << 30
 
 
@@ -135,7 +134,11 @@ class DictForm(Form):
     kind: ClassVar[str] = "dict"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dictionary", _own(self.dictionary, np.uint16))
+        given = np.asarray(self.dictionary)
+        outside = given[(given < 0) | (given > 0xFFFF)]
+        if outside.size:  # the conversion would wrap them around
+            raise ValueError(f"dictionary: want symbols of 0 to 65535, got {outside[0]}")
+        object.__setattr__(self, "dictionary", _own(given, np.uint16))
         wanted = (self.num_values if self.per_column else 1, 1 << self.code_bits)
         if self.dictionary.shape != wanted:
             raise ValueError(f"dictionary: want {list(wanted)}, got {list(self.dictionary.shape)}")
@@ -195,6 +198,6 @@ def check_chunk(word_bits: int, words_per_chunk: int) -> None:
 
 def _own(array: np.ndarray, dtype: type) -> np.ndarray:
     """A read-only copy: the extension has one too, and they must stay the same."""
-    own = np.array(array, dtype=dtype, order="C")
+    own: np.ndarray = np.array(array, dtype=dtype, order="C")
     own.flags.writeable = False
     return own

@@ -1,11 +1,13 @@
 """The oracle: the byte format of csrc/core/format.h once more, slow and plain, for tests to compare with.
 
 It was written from that file alone and shares nothing with the extensions but the exception. Rows, masks and buffers
-are NumPy uint8 arrays; a row of bits is a bool array in which index k is bit k % 8 of byte k // 8.
+are NumPy uint8 arrays; a row of bits is a bool array in which index k is bit k % 8 of byte k // 8. Codec "dict" is in
+reference_dict.py, and takes the slots from here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -70,27 +72,12 @@ def measure(rows: Bytes, mask: Bytes, bitval: Bytes, chunk_bits: int) -> npt.NDA
 
 def encode(rows: Bytes, mask: Bytes, bitval: Bytes, chunk_bits: int, slot_bytes: int) -> Encoded:
     """rows: [n, row_bytes]; mask, bitval: [row_bytes]."""
-    num_rows, row_bytes = rows.shape
-    _check_codec(row_bytes, mask, bitval, chunk_bits)
-    _check_slot(row_bytes, slot_bytes)
+    _check_codec(rows.shape[1], mask, bitval, chunk_bits)
     row_bits, mask_bits = to_bits(rows), to_bits(mask)
     participation = _participation(row_bits, mask_bits, to_bits(bitval), chunk_bits)
     kept = _kept(participation, mask_bits, chunk_bits)
-    slots = np.zeros((num_rows, slot_bytes), np.uint8)
-    is_payload = np.zeros(8 * bitmask_bytes(num_rows), np.bool_)
-    overflow: list[Bytes] = []
-    for i in range(num_rows):
-        payload = to_bytes(np.concatenate([participation[i], row_bits[i][kept[i]]]))
-        if len(payload) < row_bytes and len(payload) <= slot_bytes:
-            slots[i, : len(payload)] = payload
-            is_payload[i] = True
-        elif slot_bytes >= row_bytes:
-            slots[i, :row_bytes] = rows[i]
-        else:
-            slots[i, :OVERFLOW_INDEX_BYTES] = np.array([len(overflow)], "<u4").view(np.uint8)
-            overflow.append(rows[i])
-    slack = np.zeros(SLACK_BYTES, np.uint8)
-    return Encoded(np.concatenate([slots.reshape(-1), slack]), to_bytes(is_payload), np.concatenate([*overflow, slack]))
+    payloads = [to_bytes(np.concatenate([participation[i], row_bits[i][kept[i]]])) for i in range(len(rows))]
+    return write_slots(rows, payloads, slot_bytes)
 
 
 def decode(
@@ -107,8 +94,56 @@ def decode(
     """slots, bitmask, overflow: as from encode; ids: [m], None means all rows in order. Returns [m, row_bytes].
     Raises IndexError for an id out of range, FormatError for short buffers, payloads longer than format.h allows and
     overflow indices that lead nowhere."""
-    row_bytes = len(mask)
-    _check_codec(row_bytes, mask, bitval, chunk_bits)
+    _check_codec(len(mask), mask, bitval, chunk_bits)
+    mask_bits, bitval_bits = to_bits(mask), to_bits(bitval)
+    num_chunks = -(-len(mask_bits) // chunk_bits)
+
+    def row_of(i: int, payload_bytes: Bytes) -> Bytes:
+        payload = to_bits(payload_bytes)
+        if num_chunks > len(payload):
+            raise FormatError(f"row {i}: want {num_chunks} participation bits, got room for {len(payload)}")
+        kept = _kept(payload[None, :num_chunks], mask_bits, chunk_bits)[0]
+        end = num_chunks + int(kept.sum())
+        if end > len(payload):
+            raise FormatError(f"row {i}: want a payload of at most {len(payload_bytes)} bytes, got {end} bits")
+        row = bitval_bits.copy()
+        row[kept] = payload[num_chunks:end]
+        return to_bytes(row)
+
+    return read_slots(Encoded(slots, bitmask, overflow), slot_bytes, num_rows, len(mask), row_of, ids)
+
+
+def write_slots(rows: Bytes, payloads: Sequence[Bytes | None], slot_bytes: int) -> Encoded:
+    """rows: [n, row_bytes]; payloads: one for each row, of any length, or None for a row that has none."""
+    num_rows, row_bytes = rows.shape
+    _check_slot(row_bytes, slot_bytes)
+    slots = np.zeros((num_rows, slot_bytes), np.uint8)
+    is_payload = np.zeros(8 * bitmask_bytes(num_rows), np.bool_)
+    overflow: list[Bytes] = []
+    for i, payload in enumerate(payloads):
+        if payload is not None and len(payload) < row_bytes and len(payload) <= slot_bytes:
+            slots[i, : len(payload)] = payload
+            is_payload[i] = True
+        elif slot_bytes >= row_bytes:
+            slots[i, :row_bytes] = rows[i]
+        else:
+            slots[i, :OVERFLOW_INDEX_BYTES] = np.array([len(overflow)], "<u4").view(np.uint8)
+            overflow.append(rows[i])
+    slack = np.zeros(SLACK_BYTES, np.uint8)
+    return Encoded(np.concatenate([slots.reshape(-1), slack]), to_bytes(is_payload), np.concatenate([*overflow, slack]))
+
+
+def read_slots(
+    encoded: Encoded,
+    slot_bytes: int,
+    num_rows: int,
+    row_bytes: int,
+    row_of: Callable[[int, Bytes], Bytes],
+    ids: npt.NDArray[np.integer] | None = None,
+) -> Bytes:
+    """row_of: from a row's number and all bytes that its payload may have, to the row; raises FormatError if the
+    payload would be longer. ids: [m], None means all rows in order. Returns [m, row_bytes]; raises as `decode`."""
+    slots, bitmask, overflow = encoded
     _check_slot(row_bytes, slot_bytes)
     for name, buffer, wanted in (
         ("slots", slots, num_rows * slot_bytes + SLACK_BYTES),
@@ -118,8 +153,7 @@ def decode(
         if len(buffer) < wanted:
             raise FormatError(f"{name}: want at least {wanted} bytes, got {len(buffer)}")
     num_overflow = (len(overflow) - SLACK_BYTES) // row_bytes
-    is_payload, mask_bits, bitval_bits = to_bits(bitmask), to_bits(mask), to_bits(bitval)
-    num_chunks = -(-8 * row_bytes // chunk_bits)
+    is_payload = to_bits(bitmask)
     wanted_ids = range(num_rows) if ids is None else ids.tolist()
     rows = np.zeros((len(wanted_ids), row_bytes), np.uint8)
     for at, i in enumerate(wanted_ids):
@@ -127,17 +161,7 @@ def decode(
             raise IndexError(f"ids: want 0 <= id < {num_rows}, got {i} at position {at}")
         slot = slots[i * slot_bytes : (i + 1) * slot_bytes]
         if is_payload[i]:
-            limit = min(slot_bytes, row_bytes - 1)
-            payload = to_bits(slot[:limit])
-            if num_chunks > len(payload):
-                raise FormatError(f"row {i}: want {num_chunks} participation bits, got room for {len(payload)}")
-            kept = _kept(payload[None, :num_chunks], mask_bits, chunk_bits)[0]
-            end = num_chunks + int(kept.sum())
-            if end > len(payload):
-                raise FormatError(f"row {i}: want a payload of at most {limit} bytes, got {end} bits")
-            row = bitval_bits.copy()
-            row[kept] = payload[num_chunks:end]
-            rows[at] = to_bytes(row)
+            rows[at] = row_of(i, slot[: min(slot_bytes, row_bytes - 1)])
         elif slot_bytes >= row_bytes:
             rows[at] = slot[:row_bytes]
         else:

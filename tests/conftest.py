@@ -83,3 +83,11 @@ def skip_without(path: str) -> None:
         _native.cpu.measure(_native.cpu.IbpCodec(zero, zero, 8), nothing, np.zeros(0, np.int32), 1, path)
     except ValueError as error:
         pytest.skip(str(error))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available() and _native.cuda_is_built():
+        return
+    for item in items:
+        if item.get_closest_marker("cuda"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device, or the CUDA extension is not built"))

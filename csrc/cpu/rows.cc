@@ -70,7 +70,7 @@ void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows
                 const int64_t* overflow_index, const MutableSlots& out, int threads) {
   const int32_t row_bytes = codec.row_bytes;
   const RowOps& ops = path.For(codec);
-  std::memset(out.bitmask, 0, static_cast<size_t>(BitmaskBytes(num_rows)));
+  std::fill_n(out.bitmask, BitmaskBytes(num_rows), uint8_t{0});  // null where there are no rows
   // Whole bitmask words per thread, so that no two threads write the same byte.
   ParallelFor(num_rows, kRowsPerBitmaskWord, row_bytes, threads, [&](int64_t begin, int64_t end) {
     std::vector<uint64_t> scratch(static_cast<size_t>(codec.scratch_words));
