@@ -4,6 +4,8 @@
 // A row is a string of 8 * row_bytes bits: bit k is bit (k % 8) of byte k / 8, so that on a little-endian
 // machine it equals the row's words from the first to the last, least significant bit first.
 //
+// What a payload is depends on the codec. For codec "dict" see core/dict_layout.h.
+//
 // Codec "ibp" (Invariant Bit Packing, EuroSys 2026). `mask` and `bitval` are bit strings of the row's length;
 // bitval is 0 wherever mask is 0. The row is cut into chunks of chunk_bits bits (a power of two, at least 8);
 // the last chunk ends with the row. A chunk participates if row & mask == bitval on all its bits.

@@ -93,7 +93,8 @@ struct FloatDictDecoder {
     int32_t escapes_before = 0;
     for (int32_t base = 0; base < layout.num_values; base += kLanes * kValues) {
       const int32_t column = base + lane * kValues;
-      const bool inside = active && column < layout.num_values;
+      // Where not even the low bits fit the slot, the window does not have them: read nothing, the row is damaged.
+      const bool inside = active && most_escapes >= 0 && column < layout.num_values;
       uint32_t nibbles[kQuads] = {}, symbols[kQuads] = {}, escaped[kQuads] = {};
       int escapes = 0;
       if (inside) {
