@@ -29,9 +29,15 @@ struct DictRowAvx2 : DictRow<Isa> {
     SetPlanes(layout, planes);
     if (planes.bytes > limit_bytes) return false;
     const int64_t most_escapes = (limit_bytes - planes.bytes) / layout.symbol_bytes();
-    if (layout.value_bits == 16) return Decode16(codec, payload, payload + planes.tail, most_escapes, row);
-    return layout.per_column ? Decode32<true>(codec, payload, payload + planes.tail, most_escapes, row)
-                             : Decode32<false>(codec, payload, payload + planes.tail, most_escapes, row);
+    const uint8_t* tail = payload + planes.tail;
+    const bool whole_bytes = layout.symbol_bits == 8 && layout.trim_bits == 0 && layout.sign_low && !layout.per_column;
+    if (layout.value_bits == 16) {
+      return whole_bytes ? DecodeBfloat16(codec, payload, tail, most_escapes, row)
+                         : Decode16(codec, payload, tail, most_escapes, row);
+    }
+    if (whole_bytes) return DecodeFloat32(codec, payload, tail, most_escapes, row);
+    return layout.per_column ? Decode32<true>(codec, payload, tail, most_escapes, row)
+                             : Decode32<false>(codec, payload, tail, most_escapes, row);
   }
 
   // The codes of values [first, first + kGroup), one in each byte.
@@ -81,6 +87,53 @@ struct DictRowAvx2 : DictRow<Isa> {
       std::memcpy(row, values, sizeof(Word) * static_cast<size_t>(left));
     }
     return true;
+  }
+
+  // float32 with a shared dictionary: 8-bit symbols, 24 low bits, so that every shift is known beforehand.
+  static bool DecodeFloat32(const DictCodec& codec, const uint8_t* payload, const uint8_t* tail, int64_t most_escapes,
+                            uint8_t* row) {
+    const DictLayout& layout = codec.layout;
+    const int code_bits = layout.code_bits;
+    const __m128i dictionary = SharedDictionary(codec);
+    const __m256i shuffle = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codec.low_shuffle));
+    const __m256i mantissa_mask = _mm256_set1_epi32(0x007fffff), sign_mask = _mm256_set1_epi32(INT32_MIN);
+    const uint8_t* low_plane = payload + layout.codes_bytes();
+    return ForGroups<uint32_t>(layout, tail, most_escapes, row, [&](int32_t first, uint8_t* out) {
+      const __m128i codes = _mm_cvtsi64_si128(static_cast<int64_t>(Codes(payload, first, code_bits)));
+      const __m256i symbols = _mm256_cvtepu8_epi32(_mm_shuffle_epi8(dictionary, codes));
+      const uint8_t* group = low_plane + first * 3;
+      const __m256i packed = _mm256_set_m128i(_mm_loadu_si128(reinterpret_cast<const __m128i*>(group + 12)),
+                                              _mm_loadu_si128(reinterpret_cast<const __m128i*>(group)));
+      // Each value's fourth byte is the next one's; the masks drop it.
+      const __m256i low = _mm256_shuffle_epi8(packed, shuffle);
+      const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(low, 8), sign_mask);
+      const __m256i value =
+          _mm256_or_si256(_mm256_or_si256(_mm256_and_si256(low, mantissa_mask), sign), _mm256_slli_epi32(symbols, 23));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), value);
+      return EscapeMask(codes, layout.escape()) & 0xff;
+    });
+  }
+
+  // bfloat16 with a shared dictionary: 8-bit symbols, 8 low bits.
+  static bool DecodeBfloat16(const DictCodec& codec, const uint8_t* payload, const uint8_t* tail, int64_t most_escapes,
+                             uint8_t* row) {
+    const DictLayout& layout = codec.layout;
+    const int code_bits = layout.code_bits;
+    const __m128i dictionary = SharedDictionary(codec);
+    const __m128i mantissa_mask = _mm_set1_epi16(0x007f), symbol_mask = _mm_set1_epi16(0x7f80);
+    const __m128i sign_mask = _mm_set1_epi16(INT16_MIN);
+    const uint8_t* low_plane = payload + layout.codes_bytes();
+    return ForGroups<uint16_t>(layout, tail, most_escapes, row, [&](int32_t first, uint8_t* out) {
+      const __m128i codes = _mm_cvtsi64_si128(static_cast<int64_t>(Codes(payload, first, code_bits)));
+      const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(low_plane + first));
+      // [symbol][sign, mantissa] to [sign][symbol][mantissa].
+      const __m128i x = _mm_unpacklo_epi8(low, _mm_shuffle_epi8(dictionary, codes));
+      const __m128i value =
+          _mm_or_si128(_mm_or_si128(_mm_and_si128(_mm_srli_epi16(x, 1), symbol_mask), _mm_and_si128(x, mantissa_mask)),
+                       _mm_and_si128(_mm_slli_epi16(x, 8), sign_mask));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out), value);
+      return EscapeMask(codes, layout.escape()) & 0xff;
+    });
   }
 
   template <bool kPerColumn>
