@@ -10,7 +10,7 @@ import torch
 
 from . import _native, backend
 from .compressed_rows import CompressedRows
-from .dict_fit import fit_dictionary
+from .dict_fit import escape_share, fit_dictionary
 from .forms import DictForm, Form, IbpForm, check_chunk
 from .ibp_fit import fit_invariant_bits
 from .rows import as_ids, as_tensor, check_row_shape, num_values, prepare_out, to_bytes
@@ -20,7 +20,13 @@ CODECS = ("auto", "dict", "ibp")
 
 @dataclasses.dataclass(frozen=True)
 class CodecReport:
-    """What a codec makes of some rows; every byte of metadata is counted."""
+    """What a codec makes of some rows; every byte of metadata is counted.
+
+    savings, bits_per_value: payloads of their own length, as they are transferred.
+    compact_bytes: what a CompressedFeatureStore of these rows holds with slots of compact_slot_bytes, overflow_share of
+    its rows being in the overflow area.
+    escape_share: the share of values whose symbol has no code; None for a codec without escapes.
+    """
 
     codec: str
     num_rows: int
@@ -31,6 +37,11 @@ class CodecReport:
     savings: float
     compressed_share: float
     payload_percentiles: dict[str, int]
+    compact_slot_bytes: int
+    compact_bytes: int
+    compact_savings: float
+    overflow_share: float
+    escape_share: float | None
 
 
 class Codec:
@@ -88,7 +99,7 @@ class Codec:
             raise ValueError(f"threshold: want 0.5 to 1, got {threshold!r}")
         if max_rows is not None and max_rows < 1:
             raise ValueError(f"max_rows: want at least 1, got {max_rows!r}")
-        sample = _sample(rows, max_rows, seed)
+        sample = sample_rows(rows, max_rows, seed)
         row_bytes = to_bytes(sample)
         forms: list[Form] = []
         if codec != "ibp":
@@ -189,7 +200,8 @@ class Codec:
     def report(self, rows: Any) -> CodecReport:
         """What these rows ([n, *row_shape], n >= 1) cost with this codec: payloads of their own length, raw rows
         where a payload would not be shorter, one bitmask bit per row, mask and bitval."""
-        lengths = self.measure(rows)
+        tensor = as_tensor(rows)
+        lengths = self.measure(tensor)
         if len(lengths) == 0:
             raise ValueError("rows: want at least 1 row to report on, got 0")
         stored = lengths.clamp(max=self.row_bytes).to(torch.int64)
@@ -197,6 +209,10 @@ class Codec:
         metadata = _native.cpu.bitmask_bytes(len(stored)) + self.nbytes
         cuts = (0, 0.05, 0.5, 0.95, 1)
         ordered = torch.sort(stored).values
+        slot_bytes = best_slot_bytes(payload_histogram(lengths, self.row_bytes), self.row_bytes)
+        num_overflow = int(self.spills(lengths, slot_bytes).sum())
+        slots = len(stored) * slot_bytes + num_overflow * self.row_bytes + 2 * _native.cpu.SLACK_BYTES
+        compact = slots + metadata
         percentiles = {f"p{round(100 * cut)}": int(ordered[round(cut * (len(ordered) - 1))]) for cut in cuts}
         return CodecReport(
             codec=self.kind,
@@ -208,6 +224,11 @@ class Codec:
             savings=1 - (payload + metadata) / raw,
             compressed_share=float((lengths < self.row_bytes).double().mean()),
             payload_percentiles=percentiles,
+            compact_slot_bytes=slot_bytes,
+            compact_bytes=compact,
+            compact_savings=1 - compact / raw,
+            overflow_share=num_overflow / len(stored),
+            escape_share=escape_share(self.form, tensor) if isinstance(self.form, DictForm) else None,
         )
 
     def spills(self, payload_bytes: torch.Tensor, slot_bytes: int) -> torch.Tensor:
@@ -261,8 +282,8 @@ def _describe(form: Form) -> str:
     return ", ".join([repr(form.kind), *shown])
 
 
-def _sample(rows: Any, max_rows: int | None, seed: int) -> torch.Tensor:
-    """At most max_rows rows in their order, so that a memmap is read forwards."""
+def sample_rows(rows: Any, max_rows: int | None = None, seed: int = 0) -> torch.Tensor:
+    """The rows that `Codec.fit` looks at: at most max_rows, in their order, so that a memmap is read forwards."""
     if not isinstance(rows, (np.ndarray, torch.Tensor)):
         as_tensor(rows)  # raises
     check_row_shape(tuple(rows.shape))

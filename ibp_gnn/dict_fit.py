@@ -14,8 +14,9 @@ import torch
 from .forms import DictForm
 from .rows import to_bytes
 
-# (symbol bits, symbol below the sign) of floats: their exponents. For integers the symbol is a number of high bits.
-_FLOAT_SYMBOLS = {
+# Exponent bits of floats; the exponent is their symbol, and the sign moves below it. For integers the symbol is a
+# number of high bits.
+EXPONENT_BITS = {
     torch.float64: 11,
     torch.float32: 8,
     torch.float16: 5,
@@ -28,6 +29,7 @@ _CODE_BITS = (1, 2, 3, 4)
 _MAX_COLUMN_SYMBOL_BITS = 8
 # A dictionary per column makes decoding slower; it must take at least this share off the payload.
 _COLUMNS_MUST_SAVE = 0.01
+_VALUES_PER_STEP = 1 << 22  # bounds temporaries
 _SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -74,9 +76,29 @@ def fit_dictionary(rows: torch.Tensor) -> DictForm:
     return best[1]
 
 
+def escape_share(form: DictForm, rows: torch.Tensor) -> float:
+    """rows: [n, *row_shape], n >= 1, of the form's dtype and shape, on CPU or CUDA. Returns the share of values whose
+    symbol has no code, and so is appended to the row."""
+    data, value_bytes = to_bytes(rows), form.value_bits // 8
+    columns = len(form.dictionary)
+    has_code = np.zeros((columns, 1 << form.symbol_bits), np.bool_)
+    np.put_along_axis(has_code, form.dictionary[:, : form.num_symbols].astype(np.int64), True, axis=1)
+    lookup = torch.from_numpy(has_code.reshape(-1)).to(rows.device)
+    column = (torch.arange(form.num_values, device=rows.device) % columns) << form.symbol_bits
+    below, escapes = form.value_bits - form.symbol_bits - form.sign_low, 0
+    for part in data.split(max(1, _VALUES_PER_STEP // form.num_values)):
+        values = part.view(_SIGNED[value_bytes]).to(torch.int64)
+        symbols = (values >> below) & ((1 << form.symbol_bits) - 1)
+        escaped = ~lookup[symbols + column]
+        if form.zero_code:
+            escaped &= values != 0
+        escapes += int(escaped.sum())
+    return escapes / (len(data) * form.num_values)
+
+
 def _cuts(dtype: torch.dtype) -> list[tuple[int, bool]]:
-    if dtype in _FLOAT_SYMBOLS:
-        return [(_FLOAT_SYMBOLS[dtype], True)]
+    if dtype in EXPONENT_BITS:
+        return [(EXPONENT_BITS[dtype], True)]
     value_bits = 8 * dtype.itemsize
     if dtype is torch.bool:
         return [(value_bits - 1, False)]

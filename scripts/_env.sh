@@ -1,15 +1,15 @@
-# Sourced by quickstart.sh and test.sh: one virtual environment, .venv, with torch and this project in it.
+# Sourced by quickstart.sh and test.sh: virtual environments with torch and this project in them.
 #
-#   PYTHON                  what makes .venv (python3; 3.10 or later)
-#   IBP_TORCH               the torch to install when .venv has none (torch==2.13.0)
+#   PYTHON                  what makes them (python3; 3.10 or later)
+#   IBP_TORCH               the torch to install where there is none and no version is prescribed (torch==2.13.0)
 #   IBP_CUDA                AUTO, ON or OFF: build the CUDA extension
 #   IBP_CUDA_ARCHITECTURES  GPU architectures to build it for, e.g. "80;90"
 #
-# The install is a plain one, not editable: what runs and what is tested is what a user gets from pip, native modules
-# and data files included. It is repeated only after a change in the sources or in what was asked for.
+# One wheel is built and installed in all of them: what runs and what is tested is what a user gets from pip, native
+# modules and data files included. Both are repeated only after a change in the sources or in what was asked for.
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-venv=$repository/.venv
+wheels=$repository/build/wheel
 # Would put other packages, the source tree for instance, in front of the installed ones.
 unset PYTHONPATH
 
@@ -22,53 +22,77 @@ have_nvcc() {
   command -v nvcc >/dev/null || [[ -n "${CUDACXX:-}" ]]
 }
 
-# prepare_env EXTRA: train, or test, which holds train's packages as well.
+# prepare_env FOLDER EXTRAS: a virtual environment in FOLDER, then called $venv, with our wheel and what its EXTRAS need.
 prepare_env() {
-  local extra=$1
-  make_venv
-  if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
-    echo "installing ${IBP_TORCH:-torch==2.13.0} in .venv"
-    "$venv/bin/python" -m pip install --quiet "${IBP_TORCH:-torch==2.13.0}"
-  fi
-
-  # AUTO is decided here, so that the stamp says what was built.
-  local cuda=${IBP_CUDA:-AUTO}
-  if [[ $cuda == AUTO ]]; then
-    cuda=OFF
-    if have_nvcc; then cuda=ON; fi
-  fi
-  local stamp=$venv/ibp_gnn.stamp sources parts=$cuda
+  local folder=$1 extras=$2
+  venv=$repository/$folder
+  make_venv "$folder"
+  local stamp=$venv/ibp_gnn.stamp sources parts
   sources=$(sources_hash)
-  [[ $cuda == OFF ]] || parts="$cuda ${IBP_CUDA_ARCHITECTURES:-default}"
-  if is_installed "$stamp" "$sources" "$parts" "$extra"; then
+  parts=$(parts_to_build)
+  if is_made "$stamp" "$sources" "$parts" "$extras"; then
     return
   fi
-  echo "building and installing ibp-gnn[$extra] in .venv (CUDA extension: $cuda)"
+  # A torch that is there stays; the extra `graphbolt` says itself which one it needs.
+  if [[ $extras != *graphbolt* ]] && ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+    echo "installing ${IBP_TORCH:-torch==2.13.0} in $folder"
+    "$venv/bin/python" -m pip install --quiet "${IBP_TORCH:-torch==2.13.0}"
+  fi
+  build_wheel "$sources" "$parts"
+  local wheel
+  wheel=$(echo "$wheels"/ibp_gnn-*.whl)
+  echo "installing $(basename "$wheel")[$extras] in $folder"
   rm -f "$stamp"
-  (cd "$repository" && IBP_CUDA=$cuda "$venv/bin/python" -m pip install --quiet ".[$extra]")
-  printf '%s\n' "$sources" "$parts" "$extra" >"$stamp"
+  "$venv/bin/python" -m pip install --quiet "$wheel[$extras]"
+  # pip leaves a package alone that has the wheel's version already.
+  "$venv/bin/python" -m pip install --quiet --force-reinstall --no-deps "$wheel"
+  printf '%s\n' "$sources" "$parts" "$extras" >"$stamp"
+}
+
+# With the Python of $venv, which the environments have in common.
+build_wheel() {
+  local sources=$1 parts=$2
+  if is_made "$wheels/stamp" "$sources" "$parts"; then
+    return
+  fi
+  echo "building the wheel (CUDA extension: $parts)"
+  rm -rf "$wheels"
+  mkdir -p "$wheels"
+  (cd "$repository" && IBP_CUDA=${parts%% *} "$venv/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$wheels" .)
+  printf '%s\n' "$sources" "$parts" >"$wheels/stamp"
 }
 
 make_venv() {
+  local folder=$1
   if "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     return
   fi
   local python=${PYTHON:-python3}
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
     fail "want Python 3.10 or later, got $("$python" --version 2>&1); set PYTHON to another one"
-  echo "making .venv with $("$python" --version 2>&1)"
+  echo "making $folder with $("$python" --version 2>&1)"
   # --clear: half of one may be there, from a run that was stopped.
   "$python" -m venv --clear "$venv" || fail "$python cannot make a virtual environment (on Debian: apt install python3-venv)"
 }
 
-# Whether the install that the stamp describes serves: the same sources, and at least what is asked for.
-is_installed() {
-  local stamp=$1 sources=$2 parts=$3 extra=$4 lines
+# What decides how the wheel is built. AUTO is decided here, so that a stamp says what was built.
+parts_to_build() {
+  local cuda=${IBP_CUDA:-AUTO}
+  if [[ $cuda == AUTO ]]; then
+    cuda=OFF
+    if have_nvcc; then cuda=ON; fi
+  fi
+  if [[ $cuda == OFF ]]; then echo OFF; else echo "$cuda ${IBP_CUDA_ARCHITECTURES:-default}"; fi
+}
+
+# Whether what the stamp describes serves: the same sources, and at least what is asked for.
+is_made() {
+  local stamp=$1 sources=$2 parts=$3 extras=${4:-} lines
   [[ -f $stamp ]] || return 1
   mapfile -t lines <"$stamp"
   [[ ${lines[0]:-} == "$sources" ]] &&
     [[ ${lines[1]:-} == "$parts" || $parts == OFF ]] &&
-    [[ ${lines[2]:-} == "$extra" || ${lines[2]:-} == test ]]
+    [[ -z $extras || ${lines[2]:-} == "$extras" || ($extras == train && ${lines[2]:-} == dev) ]]
 }
 
 # One hash of all that goes into the package; what a build in place left among the sources is not part of it.

@@ -10,5 +10,5 @@ if capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/
 else
   export IBP_CUDA=${IBP_CUDA:-OFF}
 fi
-prepare_env train
+prepare_env .venv train
 exec "$venv/bin/python" "$repository/scripts/train_sage.py" --config "$repository/configs/wordnet_sage.yaml" "$@"

@@ -1,7 +1,15 @@
 #!/usr/bin/env bash
-# Everything that must pass before a change is good: builds and installs the package, lints it, checks its types and runs
-# its tests. Arguments go to pytest. Tests marked `cuda` skip where there is no GPU; the CUDA extension is compiled all
-# the same, and a failure to compile fails this script. See _env.sh for the variables.
+# Everything that must pass before a change is good: builds the package once, installs it in three environments, lints it,
+# checks its types and runs the tests.
+#
+#   .venv            current torch, DGL: all tests but those that need
+#   .venv-graphbolt  torch 2.2.1, DGL with GraphBolt's native library
+#   .venv-pyg        current torch, PyG, no DGL
+#
+# Arguments go to pytest, which then runs in .venv alone. IBP_TEST_ENVS chooses others, e.g. "graphbolt pyg" ("main" is
+# .venv); arguments take the place of the test files that each runs by default. Tests marked `cuda` skip where there is
+# no GPU; the CUDA extension is compiled all the same, and a failure to compile fails this script. See _env.sh for the
+# other variables.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/_env.sh"
 
@@ -10,16 +18,54 @@ if have_nvcc; then
   # One architecture without and one with what Hopper brought; all of them would take minutes.
   export IBP_CUDA_ARCHITECTURES=${IBP_CUDA_ARCHITECTURES:-80;90}
 fi
-prepare_env test
 # Threads that wait do not spin: tests start processes that want the same cores (see train_sage.py).
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
-
+# The package to test is the installed one: this folder's ibp_gnn/ must not come first in `python -c` of a test
+# (Python 3.11 and later know this variable).
+export PYTHONSAFEPATH=1
 cd "$repository"
-echo "== ruff"
-"$venv/bin/ruff" check .
-echo "== mypy"
-"$venv/bin/mypy"
-echo "== pytest"
-# `pytest`, not `python -m pytest`: it does not put this folder on sys.path, where ibp_gnn/ would shadow the installed
-# package, which is the one to test. (pytest adds only the folders of the test files, and they must have no __init__.py.)
-exec "$venv/bin/pytest" "$@"
+
+# `pytest`, not `python -m pytest`, for the same reason. (pytest itself adds only the folders of the test files, and they
+# must have no __init__.py.)
+run_pytest() {
+  echo "== pytest in $(basename "$venv")"
+  "$venv/bin/pytest" "$@"
+}
+
+test_main() {
+  prepare_env .venv dev
+  echo "== ruff"
+  "$venv/bin/ruff" check .
+  echo "== mypy"
+  "$venv/bin/mypy"
+  run_pytest "$@"
+}
+
+# In these two, what the environment is for must be there, or its tests would be skipped and nobody would see it.
+test_graphbolt() {
+  prepare_env .venv-graphbolt graphbolt,test
+  "$venv/bin/python" -W ignore -c 'from ibp_gnn import graphbolt; graphbolt.require_native()'
+  if (($# == 0)); then
+    set -- tests/integrations/test_{graphbolt,readme,dgl_compat}.py tests/training/test_train_script.py \
+      tests/test_compressed_rows.py
+  fi
+  run_pytest "$@"
+}
+
+test_pyg() {
+  prepare_env .venv-pyg pyg,test
+  "$venv/bin/python" -c 'import ibp_gnn.pyg, sys; sys.exit("dgl" in sys.modules)'
+  if (($# == 0)); then
+    set -- tests/integrations/test_{pyg,readme}.py tests/training/test_train_script.py
+  fi
+  run_pytest "$@"
+}
+
+default=main
+if (($# == 0)); then default="main graphbolt pyg"; fi
+for environment in ${IBP_TEST_ENVS:-$default}; do
+  case $environment in
+    main | graphbolt | pyg) "test_$environment" "$@" ;;
+    *) fail "IBP_TEST_ENVS: want main, graphbolt or pyg, got '$environment'" ;;
+  esac
+done

@@ -15,14 +15,14 @@ from ibp_gnn.integrations import dgl_compat
 
 needs_dgl = pytest.mark.skipif(importlib.util.find_spec("dgl") is None, reason="DGL is not installed")
 
-REPOSITORY = Path(__file__).parents[2]
+PACKAGES = Path(dgl_compat.__file__).parents[2]  # where the package under test is, installed or in the source tree
 INSTALL_COMMAND = "pip install 'ibp-gnn[dgl]'"
 
 
 def run_python(code: str, home: Path, *, path: Path | None = None, **env: str) -> str:
     """Run code in a new interpreter with an empty home folder; return what it prints. `path` goes first."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("DGL") and k != "PYTHONPATH"}
-    paths = [str(p) for p in (path, REPOSITORY) if p is not None]
+    paths = [str(p) for p in (path, PACKAGES) if p is not None]
     done = subprocess.run(
         [sys.executable, "-W", "ignore::UserWarning", "-c", textwrap.dedent(code)],
         env=clean | {"HOME": str(home), "PYTHONPATH": os.pathsep.join(paths)} | env,

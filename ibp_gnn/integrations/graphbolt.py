@@ -1,0 +1,398 @@
+"""Compressed features in DGL's GraphBolt: one Feature, and a feature store made of such Features.
+
+    features = ibp_gnn.FeatureStore(dataset.feature)                    # instead of gb.BasicFeatureStore(...)
+    pipe = gb.ItemSampler(items, batch_size=1024, shuffle=True)
+    pipe = pipe.sample_neighbor(graph, [10, 10]).fetch_feature(features, node_feature_keys=["feat"])
+    for batch in gb.DataLoader(pipe, num_workers=2):
+        x = batch.node_features["feat"]                                 # the same bits
+
+Both work with the calls of GraphBolt 2.1 (`read`, `size`, `update`, `metadata`) and of 2.4 (also `count`,
+`read_async`, `read_async_num_stages`, and store[key]). GraphBolt reads features in the main process, whatever the
+number of workers.
+
+The Features need the Python part of GraphBolt alone; its samplers need its native library, which DGL 2.1.0 has for
+torch 2.0.0 to 2.2.1: `require_native` says so where it is missing.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from ibp_gnn.codec import Codec
+from ibp_gnn.feature_store import CompressedFeatureStore, Layout
+from ibp_gnn.gpu_cache import CompressedGPUCache
+from ibp_gnn.integrations.dgl_compat import graphbolt_is_native, import_dgl
+from ibp_gnn.integrations.sources import TensorRows, can_compress, compress, is_array, is_source
+from ibp_gnn.row_source import RowSource
+
+dgl = import_dgl()
+from dgl import graphbolt as gb  # noqa: E402
+
+__all__ = ["CompressedFeature", "FeatureStore", "require_native"]
+
+FeatureKey = tuple[str, str | None, str]
+"""(domain, type, name): domain is "node" or "edge"; type is None in a homogeneous graph, else the node type or, for
+edges, "source:relation:destination"."""
+
+_DOMAINS = ("node", "edge", "graph")
+
+
+class CompressedFeature(gb.Feature):
+    """A `gb.Feature` whose rows are in a RowSource: a CompressedFeatureStore, a CompressedGPUCache, or your own."""
+
+    def __init__(
+        self, source: RowSource, metadata: Mapping[str, Any] | None = None, *, device: torch.device | str | None = None
+    ) -> None:
+        """source: [n, *row_shape]; never changed. metadata: entries for `metadata()`.
+
+        device: where `read` puts rows. None: where the ids are, as GraphBolt's own features do. "cuda" decodes on the
+        GPU even though a CPU-only GraphBolt samples on the CPU.
+        Raises TypeError for a source that is no RowSource, a tensor among them.
+        """
+        super().__init__()
+        if not is_source(source):
+            hint = "; compress it first: CompressedFeatureStore.build(tensor)" if is_array(source) else ""
+            raise TypeError(f"source: want a RowSource, got {type(source).__name__}{hint}")
+        self.source = source
+        self._metadata = dict(metadata or {})
+        self._device = None if device is None else torch.device(device)
+
+    def read(self, ids: torch.Tensor | None = None) -> torch.Tensor:
+        """ids: [n] int32/int64, repeats and n == 0 allowed; None: all rows, decoded. Returns [n, *row_shape].
+
+        To a GPU the work is enqueued on its current stream. Raises what the source's `gather` does: for the stores of
+        ibp_gnn, IndexError naming the first id out of range (ids on a GPU: in a later call) and TypeError for ids of
+        another dtype.
+        """
+        if ids is None:
+            ids = torch.arange(self.count())
+        return self.source.gather(ids, device=self._device)
+
+    def read_async(self, ids: torch.Tensor) -> Iterator[_Pending]:
+        """A generator that starts the read and yields once: an object whose `wait()` returns what `read` would.
+
+        Call `wait()` once. Rows for the CPU are decoded by a thread; rows for a GPU on a stream of their own, which
+        first waits for the caller's, and `wait` makes the caller's wait for it. `wait` raises what `read` would.
+        """
+        device = self._device or ids.device
+        if device.type == "cuda":
+            yield _PendingOnStream(self.source, ids, device)
+        else:
+            yield _PendingInThread(_decoder().submit(self.source.gather, ids, device=device))
+
+    def read_async_num_stages(self, ids_device: torch.device) -> int:
+        """How often `read_async` yields: once, wherever the ids are. (With 0, gb.GPUCachedFeature 2.4 fails.)"""
+        return 1
+
+    def size(self) -> torch.Size:
+        """Shape of a row."""
+        return torch.Size(self.source.shape[1:])
+
+    def count(self) -> int:
+        """Number of rows."""
+        return int(self.source.shape[0])
+
+    def update(self, value: torch.Tensor, ids: torch.Tensor | None = None) -> None:
+        """Raises NotImplementedError: compressed rows cannot be written."""
+        raise NotImplementedError(
+            "compressed rows cannot be updated. Change the uncompressed tensor and compress it again: "
+            "store[key] = CompressedFeature(CompressedFeatureStore.build(tensor)); or leave the feature out of "
+            "FeatureStore(..., keys=...), so that it stays a tensor"
+        )
+
+    def metadata(self) -> dict[str, Any]:
+        """What the Feature was made with, and, for stores of ibp_gnn, layout, nbytes, raw_nbytes and savings."""
+        store = _store_of(self.source)
+        if store is None:
+            return dict(self._metadata)
+        facts = {name: getattr(store, name) for name in ("layout", "nbytes", "raw_nbytes", "savings")}
+        return {**self._metadata, **facts}
+
+    def pin_memory_(self) -> CompressedFeature:
+        """Page-locks the rows of a CompressedFeatureStore now, rather than at the first read to a GPU. Returns self."""
+        store = _store_of(self.source)
+        if store is not None:
+            _ = store.can_map
+        return self
+
+    def to(self, device: torch.device | str) -> CompressedFeature:
+        """This feature with all of its rows in the memory of `device`, compressed. "cpu" and "pinned" return self."""
+        if str(device) == "pinned" or torch.device(device).type == "cpu":
+            return self
+        store = _store_of(self.source)
+        if store is None:
+            raise TypeError(f"to({device!r}): want a feature over a CompressedFeatureStore, got {self.source!r}")
+        cache = CompressedGPUCache(store, f"{len(store)} rows", device=device)
+        return CompressedFeature(cache, self._metadata, device=self._device)
+
+    def __repr__(self) -> str:
+        return f"CompressedFeature({self.source!r})"
+
+
+class FeatureStore(gb.BasicFeatureStore):
+    """Features by (domain, type, name), compressed: takes the place of `gb.BasicFeatureStore`.
+
+    The tensors that it was made from are not kept. An OnDiskDataset with `in_memory: false` never holds them either.
+    """
+
+    # No __iter__: torch takes what has it, __len__ and __contains__ for a Collection, and pickles the Collections that
+    # data pipes hold, rows included, each time that it walks the pipes.
+
+    def __init__(
+        self,
+        features: Any,
+        *,
+        keys: Collection[FeatureKey] | None = None,
+        codec: str | Codec = "ibp",
+        layout: Layout = "compact",
+        pin: bool | str = "auto",
+        device: torch.device | str | None = None,
+        progress: bool = True,
+    ) -> None:
+        """features: one of
+        - a dict {(domain, type, name): value}, value a gb.Feature, a tensor, a NumPy array or a RowSource;
+        - a feature store of GraphBolt's, as `gb.OnDiskDataset(path).load().feature` is;
+        - a DGLGraph, whose node and edge features are taken; those attached to it keep their source.
+        keys: which to compress. The others stay as they are, for example because they are to be updated. None: all
+        tensors that can be compressed, labels and masks among them, but for features that GraphBolt holds already and
+        that would not become smaller.
+        codec, layout, pin, progress: of CompressedFeatureStore.build. device: of CompressedFeature.
+
+        Raises TypeError for other features and values, ValueError for keys that are malformed or absent.
+        """
+        super().__init__({})
+        given = _collect(features)
+        _check_keys(given, keys)
+        build = {"codec": codec, "layout": layout, "pin": pin, "progress": progress}
+        for key, value in given.items():
+            self._features[key] = _make_feature(key, value, keys, device, build)
+
+    def __getitem__(self, key: FeatureKey) -> gb.Feature:
+        if key not in self._features:
+            raise KeyError(f"no feature {key!r}; there are: {self.keys()}")
+        return self._features[key]
+
+    def __setitem__(self, key: FeatureKey, feature: gb.Feature) -> None:
+        if not isinstance(feature, gb.Feature):
+            raise TypeError(f"{key!r}: want a gb.Feature, got {type(feature).__name__}")
+        _check_key(key)
+        self._features[key] = feature
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._features
+
+    def read(
+        self, domain: str, type_name: str | None, feature_name: str, ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The rows of one feature; see CompressedFeature.read. Raises KeyError for a feature that is not here."""
+        return self[domain, type_name, feature_name].read(ids)
+
+    def size(self, domain: str, type_name: str | None, feature_name: str) -> torch.Size:
+        """Shape of a row."""
+        return self[domain, type_name, feature_name].size()
+
+    def count(self, domain: str, type_name: str | None, feature_name: str) -> int:
+        """Number of rows."""
+        return self[domain, type_name, feature_name].count()
+
+    def metadata(self, domain: str, type_name: str | None, feature_name: str) -> dict[str, Any]:
+        """See CompressedFeature.metadata."""
+        return self[domain, type_name, feature_name].metadata()
+
+    def update(
+        self,
+        domain: str,
+        type_name: str | None,
+        feature_name: str,
+        value: torch.Tensor,
+        ids: torch.Tensor | None = None,
+    ) -> None:
+        """Writes rows of a feature that is not compressed. Raises NotImplementedError for one that is."""
+        self[domain, type_name, feature_name].update(value, ids)
+
+    def pin_memory_(self) -> FeatureStore:
+        """Page-locks the features that can be, in place, as gb.TorchBasedFeatureStore does. Returns self."""
+        for feature in self._features.values():
+            if hasattr(feature, "pin_memory_"):
+                feature.pin_memory_()
+        return self
+
+    def to(self, device: torch.device | str) -> FeatureStore:
+        """A store with these features in the memory of `device`, or "pinned"; what is compressed stays so."""
+        moved = copy.copy(self)
+        moved._features = {
+            key: feature.to(device) if hasattr(feature, "to") else feature for key, feature in self._features.items()
+        }
+        return moved
+
+    def __repr__(self) -> str:
+        lines = ["FeatureStore("]
+        for key, feature in self._features.items():
+            # GraphBolt's own features print their rows.
+            what = repr(feature) if isinstance(feature, CompressedFeature) else type(feature).__name__
+            lines.append(f"    {key}: {what},")
+        return "\n".join([*lines, ")"])
+
+
+def require_native() -> None:
+    """Raises ImportError, saying what to install, unless GraphBolt's samplers work with this torch."""
+    if graphbolt_is_native():
+        return
+    folder = Path(gb.__file__).parent
+    found = [re.fullmatch(r"libgraphbolt_pytorch_([\d.]+)\.so", path.name) for path in folder.iterdir()]
+    versions = sorted((match[1] for match in found if match), key=lambda v: [int(part) for part in v.split(".")])
+    raise ImportError(
+        f"GraphBolt's samplers need its native library, which DGL {dgl.__version__} has for torch "
+        f"{', '.join(versions) or '(none)'}; this is torch {torch.__version__}. In a new environment, run: "
+        "pip install 'ibp-gnn[graphbolt]'",
+        name="dgl.graphbolt",
+    )
+
+
+class _Pending:
+    """A read that has been started."""
+
+    def wait(self) -> torch.Tensor:
+        """The rows; call it once."""
+        raise NotImplementedError
+
+
+class _PendingInThread(_Pending):
+    def __init__(self, future: Future[torch.Tensor]) -> None:
+        self._future = future
+
+    def wait(self) -> torch.Tensor:
+        return self._future.result()
+
+
+class _PendingOnStream(_Pending):
+    def __init__(self, source: RowSource, ids: torch.Tensor, device: torch.device) -> None:
+        self._stream = _read_stream(device)
+        self._stream.wait_stream(torch.cuda.current_stream(device))  # the ids, and what `out` memory was used for
+        with torch.cuda.stream(self._stream):
+            self._rows = source.gather(ids, device=device)
+            self._done = self._stream.record_event()
+        if ids.is_cuda:
+            ids.record_stream(self._stream)
+
+    def wait(self) -> torch.Tensor:
+        current = torch.cuda.current_stream(self._rows.device)
+        current.wait_event(self._done)
+        self._rows.record_stream(current)
+        return self._rows
+
+
+@functools.cache
+def _read_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+@functools.cache
+def _decoder() -> ThreadPoolExecutor:
+    # One thread: each decode is parallel inside.
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="ibp_gnn.read_async")
+
+
+# A forked process has the object but not its thread, and would wait for ever.
+os.register_at_fork(after_in_child=_decoder.cache_clear)
+
+
+def _store_of(source: RowSource) -> CompressedFeatureStore | None:
+    if isinstance(source, CompressedGPUCache):
+        return source.store
+    return source if isinstance(source, CompressedFeatureStore) else None
+
+
+def _collect(features: Any) -> dict[FeatureKey, Any]:
+    """What was given, by key."""
+    if isinstance(features, Mapping):
+        return dict(features)
+    if isinstance(features, dgl.DGLGraph):
+        return _of_graph(features)
+    if isinstance(features, gb.FeatureStore):
+        # Single features can be taken out of a store since GraphBolt 2.4.
+        by_key = features if hasattr(features, "__getitem__") else getattr(features, "_features", None)
+        if by_key is not None:
+            return {key: by_key[key] for key in features.keys()}  # noqa: SIM118
+    raise TypeError(
+        "features: want a dict {(domain, type, name): feature}, a feature store of GraphBolt's or a DGLGraph, got "
+        f"{type(features).__name__}"
+    )
+
+
+def _of_graph(graph: Any) -> dict[FeatureKey, Any]:
+    """The features of a DGLGraph; for one that is attached, its source."""
+    from ibp_gnn.integrations.dgl_classic import SourceColumn
+
+    homogeneous = len(graph.ntypes) == 1 and len(graph.etypes) == 1
+    frames = [("node", ntype, frame) for ntype, frame in zip(graph.ntypes, graph._node_frames, strict=True)]
+    frames += [("edge", ":".join(t), f) for t, f in zip(graph.canonical_etypes, graph._edge_frames, strict=True)]
+    features: dict[FeatureKey, Any] = {}
+    for domain, type_name, frame in frames:
+        for name, column in frame._columns.items():
+            whole = isinstance(column, SourceColumn) and column.index is None and not column.casts
+            value = column.handle.live_source() if whole else column.data
+            features[domain, None if homogeneous else type_name, name] = value
+    return features
+
+
+def _check_keys(given: Mapping[FeatureKey, Any], keys: Collection[FeatureKey] | None) -> None:
+    for key in given:
+        _check_key(key)
+    missing = [key for key in keys or () if key not in given]
+    if missing:
+        raise ValueError(f"keys: want some of {list(given)}, got {missing}")
+
+
+def _check_key(key: Any) -> None:
+    types = [type(part) for part in key] if isinstance(key, tuple) else []
+    if len(types) != 3 or key[0] not in _DOMAINS or types[1] not in (str, type(None)) or types[2] is not str:
+        raise ValueError(f"feature key: want (domain, type or None, name) with a domain in {_DOMAINS}, got {key!r}")
+
+
+def _make_feature(
+    key: FeatureKey,
+    value: Any,
+    keys: Collection[FeatureKey] | None,
+    device: torch.device | str | None,
+    build: dict[str, Any],
+) -> gb.Feature:
+    """The gb.Feature to serve for what was given: compressed, or as it was."""
+    name = f"features[{key!r}]"
+    if is_source(value):
+        return CompressedFeature(value, device=device)
+    if isinstance(value, gb.TorchBasedFeature):
+        rows, metadata = _tensor_of(value), value.metadata()
+    elif is_array(value):
+        rows, metadata = value, None
+    elif isinstance(value, gb.Feature):
+        if keys is not None and key in keys and not isinstance(value, CompressedFeature):
+            raise TypeError(f"{name}: want a feature held as a tensor to compress it, got {type(value).__name__}")
+        return value
+    else:
+        raise TypeError(f"{name}: want a gb.Feature, a tensor, an array or a RowSource, got {type(value).__name__}")
+
+    if key in keys if keys is not None else can_compress(rows):
+        store = compress(rows, name, **build)
+        if store.savings > 0 or keys is not None or not isinstance(value, gb.Feature):
+            return CompressedFeature(store, metadata, device=device)
+    if isinstance(value, gb.Feature):
+        return value
+    tensor = torch.as_tensor(rows)
+    # GraphBolt's own feature takes no 1-d tensors.
+    return gb.TorchBasedFeature(tensor) if tensor.dim() > 1 else CompressedFeature(TensorRows(tensor), device=device)
+
+
+def _tensor_of(feature: gb.TorchBasedFeature) -> torch.Tensor:
+    # Not read(): it copies a page-locked tensor to the GPU whole.
+    tensor = getattr(feature, "_tensor", None)
+    return cast(torch.Tensor, feature.read() if tensor is None else tensor)

@@ -1,0 +1,606 @@
+"""GraphBolt reads the rows of the tensor, bit for bit: with its own data pipes, and with the calls of its caches.
+
+What samples needs GraphBolt's native library, so torch 2.2.1; scripts/test.sh runs this file there and on the current
+torch, where the rest of it runs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import multiprocessing
+import pickle
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from exact_sources import CountingSource, TensorSource
+
+pytest.importorskip("dgl")
+pytest.importorskip("torchdata")
+
+import dgl  # noqa: E402
+from dgl import graphbolt as gb  # noqa: E402
+from graphbolt_stand_ins import AsyncFetcher, CachedFeature  # noqa: E402
+from on_disk_dataset import write_dataset  # noqa: E402
+
+import ibp_gnn  # noqa: E402
+from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, FeatureStore  # noqa: E402
+from ibp_gnn.graphbolt import CompressedFeature, require_native  # noqa: E402
+from ibp_gnn.integrations.dgl_compat import graphbolt_is_native  # noqa: E402
+from ibp_gnn.testing import assert_bitwise_equal  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*CPU affinity.*"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning"),
+]
+native = pytest.mark.skipif(not graphbolt_is_native(), reason="GraphBolt's native library needs torch 2.0.0 to 2.2.1")
+
+NUM_NODES, NUM_EDGES, BATCH = 3000, 12000, 64
+FEAT, LABEL = ("node", None, "feat"), ("node", None, "label")
+DTYPES = [torch.bfloat16, torch.int8, torch.float16, torch.float32, torch.int64, torch.bool]
+ROW_SHAPES = [(), (1,), (3, 4)]
+IDS = {
+    "some": torch.tensor([5, 0, 77, 199]),
+    "empty": torch.tensor([], dtype=torch.int64),
+    "repeated": torch.tensor([9, 9, 0, 9, 0]),
+    "int32": torch.tensor([3, 198, 3], dtype=torch.int32),
+    "all": torch.arange(200),
+}
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def rows_of(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
+    """Rows that compress, and some values that do not."""
+    generator = torch.Generator().manual_seed(seed)
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=generator) < 0.1
+    rows = torch.rand(shape, generator=generator) * 16 + 16  # one exponent
+    rows[torch.rand(shape[0], generator=generator) < 0.05] *= -0.01
+    return rows.to(dtype)
+
+
+def feature_of(rows: torch.Tensor, **options: Any) -> CompressedFeature:
+    return CompressedFeature(CompressedFeatureStore.build(rows, progress=False), **options)
+
+
+def compressed(features: Any, **options: Any) -> FeatureStore:
+    return FeatureStore(features, progress=False, **options)
+
+
+# One feature
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("ids", IDS)
+@pytest.mark.parametrize("row_shape", ROW_SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_read(dtype: torch.dtype, row_shape: tuple[int, ...], ids: str, device: str) -> None:
+    rows = rows_of(dtype, 200, *row_shape)
+    feature, wanted = feature_of(rows), IDS[ids].to(device)
+    got = feature.read(wanted)
+    assert got.device == wanted.device
+    assert_bitwise_equal(got, rows[IDS[ids].long()])
+    (pending,) = feature.read_async(wanted)
+    assert_bitwise_equal(pending.wait(), rows[IDS[ids].long()])
+    assert feature.read_async_num_stages(torch.device(device)) == 1
+    assert_bitwise_equal(feature.read(), rows)
+    assert isinstance(feature, gb.Feature)
+    assert (feature.size(), feature.count()) == (torch.Size(row_shape), 200)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("row_shape", ROW_SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_behind_a_gpu_cache(dtype: torch.dtype, row_shape: tuple[int, ...], device: str) -> None:
+    rows = rows_of(dtype, 200, *row_shape)
+    cached = CachedFeature(feature_of(rows), cache_rows=50, device=torch.device(device))
+    for _ in range(2):  # the second time, some are cached
+        for ids in IDS.values():
+            wanted = ids.to(device)
+            assert_bitwise_equal(cached.read(wanted), rows[ids.long()])
+            *others, pending = cached.read_async(wanted)
+            assert len(others) + 1 == cached.read_async_num_stages(wanted.device) == 2
+            assert_bitwise_equal(pending.wait(), rows[ids.long()])
+    assert_bitwise_equal(cached.read(), rows)
+    assert (cached.size(), cached.count()) == (torch.Size(row_shape), 200)
+
+
+@pytest.mark.parametrize("bad", [-1, 200, 2**40])
+def test_an_id_out_of_range(bad: int) -> None:
+    feature = feature_of(rows_of(torch.float16, 200, 3))
+    ids = torch.tensor([3, bad, 7])
+    want = rf"want 0 <= id < 200, got {bad}"
+    with pytest.raises(IndexError, match=want):
+        feature.read(ids)
+    (pending,) = feature.read_async(ids)
+    with pytest.raises(IndexError, match=want):
+        pending.wait()
+    cached = CachedFeature(feature, cache_rows=10, device=torch.device("cpu"))
+    with pytest.raises(IndexError, match=want):
+        cached.read(ids)
+    assert_bitwise_equal(feature.read(torch.tensor([3])), feature.read()[3:4])
+
+
+def test_ids_of_another_kind() -> None:
+    feature = feature_of(rows_of(torch.float16, 200, 3))
+    with pytest.raises(TypeError, match="ids: want int32 or int64, got torch.float32"):
+        feature.read(torch.tensor([1.0]))
+    with pytest.raises(ValueError, match=r"ids: want shape \[n\], got \[1, 2\]"):
+        feature.read(torch.tensor([[1, 2]]))
+    with pytest.raises(TypeError, match="ids: want an int32 or int64 tensor, got list"):
+        feature.read([1, 2])
+
+
+def test_update_says_how_to_rebuild() -> None:
+    feature = feature_of(rows_of(torch.float16, 200, 3))
+    for arguments in ((feature.read(),), (feature.read()[:1], torch.tensor([0]))):
+        with pytest.raises(NotImplementedError, match=r"compress it again: .*CompressedFeatureStore.build"):
+            feature.update(*arguments)
+
+
+def test_metadata() -> None:
+    feature = feature_of(rows_of(torch.bfloat16, 200, 16), metadata={"unit": "m"})
+    facts = feature.metadata()
+    assert facts["unit"] == "m" and facts["layout"] == "compact"
+    assert facts["raw_nbytes"] == 200 * 16 * 2 and facts["nbytes"] == feature.source.nbytes
+    assert facts["savings"] == pytest.approx(1 - facts["nbytes"] / facts["raw_nbytes"])
+    assert CompressedFeature(TensorSource(torch.ones(3, 2))).metadata() == {}
+
+
+def test_a_source_that_is_none() -> None:
+    with pytest.raises(TypeError, match="want a RowSource, got Tensor; compress it first"):
+        CompressedFeature(torch.ones(3, 2))
+    with pytest.raises(TypeError, match="want a RowSource, got TorchBasedFeature"):
+        CompressedFeature(gb.TorchBasedFeature(torch.ones(3, 2)))
+
+
+def test_a_feature_can_be_pickled() -> None:
+    rows = rows_of(torch.float32, 200, 3)
+    assert_bitwise_equal(pickle.loads(pickle.dumps(feature_of(rows))).read(), rows)
+
+
+def read_in_child(feature: CompressedFeature, queue: Any) -> None:
+    (pending,) = feature.read_async(torch.tensor([1, 2]))
+    queue.put(pending.wait().tolist())
+
+
+def test_read_async_in_a_forked_process() -> None:
+    feature = feature_of(rows_of(torch.float32, 200, 3))
+    (pending,) = feature.read_async(torch.tensor([0]))  # the decoder's thread exists, and stays behind
+    pending.wait()
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    process = context.Process(target=read_in_child, args=(feature, queue))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert queue.get() == feature.read(torch.tensor([1, 2])).tolist()
+
+
+class GatedSource(CountingSource):
+    """Gathers batch number i only once gates[i] is open; writes down when it does."""
+
+    def __init__(self, inner: Any, trace: list[tuple[str, int]], gates: list[threading.Event]) -> None:
+        super().__init__(inner)
+        self.trace, self.gates = trace, gates
+
+    def gather(self, ids: torch.Tensor, **options: Any) -> torch.Tensor:
+        number = len(self.fetches)
+        self.trace.append(("gathers", number))
+        if not self.gates[number].wait(timeout=30):
+            raise TimeoutError(f"batch {number + 1} was not sampled while batch {number} was read")
+        return super().gather(ids, **options)
+
+
+def test_read_async_overlaps_with_sampling() -> None:
+    rows, num_batches = rows_of(torch.float32, 200, 3), 5
+    trace: list[tuple[str, int]] = []
+    gates = [threading.Event() for _ in range(num_batches)]
+    store = compressed({FEAT: GatedSource(TensorSource(rows), trace, gates)})
+
+    def sample() -> Iterator[torch.Tensor]:
+        for number in range(num_batches):
+            trace.append(("samples", number))
+            if number > 0:
+                gates[number - 1].set()  # only now can the previous batch be read
+            yield torch.arange(number, 200, 7)
+        gates[-1].set()
+
+    fetcher = AsyncFetcher(sample(), store, [FEAT], trace)
+    assert fetcher.stages == 1
+    for ids, features in fetcher:
+        assert_bitwise_equal(features[FEAT], rows[ids])
+    assert [number for event, number in trace if event == "has"] == list(range(num_batches))
+    for number in range(num_batches - 1):
+        started, waits = trace.index(("started", number)), trace.index(("waits", number))
+        assert started < trace.index(("samples", number + 1)) < waits < trace.index(("has", number))
+        assert trace.index(("gathers", number)) < trace.index(("has", number))
+
+
+@pytest.mark.cuda
+def test_read_async_on_a_stream_of_its_own() -> None:
+    rows = rows_of(torch.float32, 100_000, 64)
+    feature = feature_of(rows)
+    for _ in range(20):
+        ids = torch.randint(0, len(rows), (20_000,))
+        on_gpu = ids.to("cuda", non_blocking=True)
+        (pending,) = feature.read_async(on_gpu)
+        del on_gpu
+        junk = torch.full((20_000,), 7, device="cuda")  # may take the memory of the ids, unless the stream holds it
+        got = pending.wait()
+        assert_bitwise_equal(got * 1, rows[ids] * 1)
+        del junk, got
+
+
+@pytest.mark.cuda
+def test_cpu_ids_decoded_on_the_gpu() -> None:
+    rows, ids = rows_of(torch.bfloat16, 500, 8), torch.tensor([4, 4, 0])
+    feature = feature_of(rows, device="cuda")
+    assert feature.read(ids).is_cuda
+    assert_bitwise_equal(feature.read(ids), rows[ids])
+    (pending,) = feature.read_async(ids)
+    assert pending.wait().is_cuda
+
+
+@pytest.mark.cuda
+def test_pin_and_move() -> None:
+    rows = rows_of(torch.float32, 500, 8)
+    store = compressed({FEAT: rows}).pin_memory_()
+    assert store.to("pinned")[FEAT] is store[FEAT]
+    moved = store.to("cuda")
+    assert isinstance(moved[FEAT].source, CompressedGPUCache) and moved[FEAT].source.num_cached == 500
+    assert_bitwise_equal(moved.read(*FEAT, torch.arange(500, device="cuda")), rows)
+    assert moved[FEAT].metadata()["raw_nbytes"] == 500 * 8 * 4
+
+
+# The store
+
+
+def test_a_store_from_a_dict() -> None:
+    rows, labels = rows_of(torch.float32, 200, 3), torch.arange(200)
+    held = feature_of(rows)
+    features = {
+        FEAT: rows,
+        LABEL: labels,
+        ("node", "a", "array"): rows.numpy(),
+        ("node", "a", "source"): TensorSource(rows),
+        ("edge", "a:b:c", "held"): held,
+        ("edge", "a:b:c", "torch"): gb.TorchBasedFeature(rows.abs().long()),
+    }
+    store = compressed(features)
+    assert isinstance(store, gb.BasicFeatureStore)
+    assert store.keys() == list(features) and len(store) == 6
+    assert all(isinstance(store[key], CompressedFeature) for key in features)
+    assert store["edge", "a:b:c", "held"] is held
+    ids = torch.tensor([3, 3, 199])
+    for key in features:
+        want = {"label": labels, "torch": rows.abs().long()}.get(key[2], rows)
+        assert_bitwise_equal(store.read(*key, ids), want[ids])
+        assert_bitwise_equal(store.read(*key), want)
+        assert (store.size(*key), store.count(*key)) == (want.shape[1:], 200)
+    assert store.metadata(*FEAT)["raw_nbytes"] == rows.nbytes
+    with pytest.raises(NotImplementedError, match="cannot be updated"):
+        store.update(*FEAT, rows)
+    assert "('node', None, 'feat'): CompressedFeature(" in repr(store)
+
+
+def test_keys_choose_what_is_compressed() -> None:
+    rows = rows_of(torch.float32, 200, 3)
+    other = ("node", None, "other")
+    store = compressed({FEAT: rows, other: rows}, keys=[FEAT])
+    assert isinstance(store[FEAT], CompressedFeature)
+    assert isinstance(store[other], gb.TorchBasedFeature)
+    store.update(*other, torch.zeros(200, 3))
+    assert_bitwise_equal(store.read(*other), torch.zeros(200, 3))
+
+
+def test_what_cannot_be_compressed_stays_a_tensor() -> None:
+    features = {FEAT: torch.ones(4, 2, dtype=torch.complex64), LABEL: torch.ones(4, dtype=torch.complex64)}
+    empty = ("edge", None, "empty")
+    store = compressed({**features, empty: torch.empty(0)})
+    for key, rows in features.items():
+        assert torch.equal(store.read(*key), rows)
+    assert store.read(*LABEL, torch.tensor([1, 1])).tolist() == [1, 1]
+    assert store.read(*empty, torch.tensor([], dtype=torch.int64)).shape == (0,)
+
+
+def test_what_would_not_get_smaller_stays() -> None:
+    noise = torch.randint(-(2**31), 2**31, (64, 4), dtype=torch.int64).to(torch.int32)
+    held = gb.TorchBasedFeature(noise)
+    assert compressed({FEAT: held})[FEAT] is held
+    assert isinstance(compressed({FEAT: held}, keys=[FEAT])[FEAT], CompressedFeature)
+    for odd in (torch.ones(4, 2, dtype=torch.complex64), torch.empty(0, 3)):
+        kept = gb.TorchBasedFeature(odd)
+        assert compressed({FEAT: kept})[FEAT] is kept
+
+
+def test_features_can_be_replaced() -> None:
+    rows = rows_of(torch.float32, 200, 3)
+    store = compressed({FEAT: rows})
+    assert FEAT in store and LABEL not in store
+    store[FEAT] = CachedFeature(store[FEAT], cache_rows=10, device=torch.device("cpu"))
+    assert_bitwise_equal(store.read(*FEAT, torch.tensor([8, 0])), rows[[8, 0]])
+    with pytest.raises(TypeError, match="want a gb.Feature, got Tensor"):
+        store[FEAT] = rows
+    with pytest.raises(KeyError, match="no feature .*'label'.*there are: .*'feat'"):
+        store.read(*LABEL, torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    ("features", "options", "error", "message"),
+    [
+        ([1, 2], {}, TypeError, "want a dict .*, a feature store of GraphBolt's or a DGLGraph, got list"),
+        ({"feat": torch.ones(2, 2)}, {}, ValueError, r"want \(domain, type or None, name\).*got 'feat'"),
+        ({("nodes", None, "feat"): torch.ones(2, 2)}, {}, ValueError, "want .*'node'.*got .*'nodes'"),
+        ({FEAT: [1.0]}, {}, TypeError, "want a gb.Feature, a tensor, an array or a RowSource, got list"),
+        ({FEAT: torch.ones(2, 2)}, {"keys": [LABEL]}, ValueError, "keys: want some of .*got .*'label'"),
+        ({FEAT: torch.ones(2, 2)}, {"codec": "zip"}, ValueError, "feat.*: .*zip"),
+        ({FEAT: gb.Feature()}, {"keys": [FEAT]}, TypeError, "want a feature held as a tensor .* got Feature"),
+    ],
+)
+def test_what_a_store_refuses(features: Any, options: dict, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        compressed(features, **options)
+
+
+def graph(num_features: int = 8) -> dgl.DGLGraph:
+    generator = torch.Generator().manual_seed(1)
+    src, dst = torch.randint(0, NUM_NODES, (2, NUM_EDGES), generator=generator)
+    g = dgl.graph((src, dst), num_nodes=NUM_NODES)
+    g.ndata["feat"] = rows_of(torch.float32, NUM_NODES, num_features)
+    g.ndata["label"] = torch.arange(NUM_NODES) % 5
+    g.edata["weight"] = rows_of(torch.float16, NUM_EDGES, 2, seed=2)
+    return g
+
+
+def hetero_graph(with_features: bool = True) -> dgl.DGLGraph:
+    generator = torch.Generator().manual_seed(2)
+    user, item = torch.randint(0, 200, (2, 3000), generator=generator)
+    g = dgl.heterograph(
+        {("user", "buys", "item"): (user, item), ("item", "sold", "user"): (item, user)},
+        num_nodes_dict={"user": 400, "item": 200},
+    )
+    if not with_features:  # gb.from_dglgraph wants features of one name to be of one shape
+        return g
+    g.nodes["user"].data["feat"] = rows_of(torch.bfloat16, 400, 6)
+    g.nodes["item"].data["feat"] = rows_of(torch.float32, 200, 4)
+    g.edges["buys"].data["price"] = rows_of(torch.float32, 3000, 1)
+    return g
+
+
+def test_a_store_from_a_graph() -> None:
+    g = graph()
+    store = compressed(g)
+    assert set(store.keys()) == {FEAT, LABEL, ("edge", None, "weight")}
+    assert_bitwise_equal(store.read(*FEAT), g.ndata["feat"])
+    assert_bitwise_equal(store.read("edge", None, "weight"), g.edata["weight"])
+
+
+def test_a_store_from_a_heterograph() -> None:
+    g = hetero_graph()
+    store = compressed(g)
+    keys = {("node", "user", "feat"), ("node", "item", "feat"), ("edge", "user:buys:item", "price")}
+    assert set(store.keys()) == keys
+    assert_bitwise_equal(store.read("node", "user", "feat"), g.nodes["user"].data["feat"])
+    assert_bitwise_equal(store.read("edge", "user:buys:item", "price"), g.edges["buys"].data["price"])
+
+
+def test_a_store_from_a_graph_with_an_attached_feature() -> None:
+    g = graph()
+    rows = g.ndata["feat"]
+    source = CountingSource(TensorSource(rows))
+    ibp_gnn.attach(g, "feat", source)
+    store = compressed(g)
+    assert store[FEAT].source is source and source.fetches == []
+    part = g.subgraph(torch.arange(10, 20))  # its rows are not all of the source's
+    assert_bitwise_equal(compressed(part).read(*FEAT), rows[10:20])
+
+
+# With and without GraphBolt's native library
+
+
+@pytest.mark.skipif(graphbolt_is_native(), reason="GraphBolt's native library is here")
+def test_without_the_native_library() -> None:
+    this = re.escape(torch.__version__)
+    wanted = rf"DGL 2.1.0 has for torch 2.0.0, .*2.2.1; this is torch {this}.*pip install 'ibp-gnn\[graphbolt\]'"
+    with pytest.raises(ImportError, match=wanted):
+        require_native()
+
+
+def run_python(source: str, folder: Path) -> str:
+    # In a folder of its own, since -c puts it first on sys.path.
+    command = [sys.executable, "-c", textwrap.dedent(source)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_without_what_graphbolt_imports(tmp_path: Path) -> None:
+    output = run_python(
+        """
+        import sys
+        sys.modules["torchdata"] = None
+        import ibp_gnn
+        try:
+            ibp_gnn.FeatureStore
+        except ImportError as error:
+            print(error)
+        """,
+        tmp_path,
+    )
+    # With its library, DGL itself stops there.
+    assert "torchdata" in output and "pip install" in output
+
+
+def test_nothing_is_imported_before_it_is_needed(tmp_path: Path) -> None:
+    output = run_python(
+        """
+        import sys
+        import ibp_gnn
+        print([name for name in ("dgl", "torch_geometric", "torchdata") if name in sys.modules])
+        from ibp_gnn import graphbolt
+        print(graphbolt.FeatureStore is ibp_gnn.FeatureStore, "dgl" in sys.modules)
+        """,
+        tmp_path,
+    )
+    assert output.splitlines() == ["[]", "True True"]
+
+
+@native
+def test_the_native_library_is_here() -> None:
+    require_native()
+
+
+# GraphBolt's own pipes
+
+
+def items(num_nodes: int = NUM_NODES) -> gb.ItemSet:
+    ids = torch.arange(0, num_nodes, 5)
+    return gb.ItemSet((ids, ids % 5), names=("seed_nodes", "labels"))
+
+
+@native
+@pytest.mark.parametrize("workers", [0, 2])
+def test_homogeneous_pipe(workers: int) -> None:
+    g = graph()
+    pipe = gb.ItemSampler(items(), batch_size=BATCH, shuffle=True)
+    pipe = pipe.sample_neighbor(gb.from_dglgraph(g, is_homogeneous=True, include_original_edge_id=True), [5, 5])
+    pipe = pipe.fetch_feature(compressed(g), node_feature_keys=["feat", "label"], edge_feature_keys=["weight"])
+    batches = list(gb.DataLoader(pipe, num_workers=workers))
+    assert len(batches) == 10
+    for batch in batches:
+        assert_bitwise_equal(batch.node_features["feat"], g.ndata["feat"][batch.input_nodes])
+        assert_bitwise_equal(batch.node_features["label"], g.ndata["label"][batch.input_nodes])
+        for layer in range(2):
+            edges = batch.edge_ids(layer)
+            assert_bitwise_equal(batch.edge_features[layer]["weight"], g.edata["weight"][edges])
+
+
+@native
+@pytest.mark.parametrize("workers", [0, 2])
+def test_heterogeneous_pipe(workers: int) -> None:
+    g = hetero_graph()
+    seeds = gb.ItemSetDict({"item": gb.ItemSet(torch.arange(200), names="seed_nodes")})
+    pipe = gb.ItemSampler(seeds, batch_size=BATCH)
+    pipe = pipe.sample_neighbor(gb.from_dglgraph(hetero_graph(False), include_original_edge_id=True), [4, 4])
+    keys = {"user": ["feat"], "item": ["feat"]}
+    pipe = pipe.fetch_feature(compressed(g), node_feature_keys=keys, edge_feature_keys={"user:buys:item": ["price"]})
+    batches = list(gb.DataLoader(pipe, num_workers=workers))
+    assert len(batches) == 4
+    for batch in batches:
+        for ntype in keys:
+            want = g.nodes[ntype].data["feat"][batch.input_nodes[ntype]]
+            assert_bitwise_equal(batch.node_features[ntype, "feat"], want)
+        edges = batch.edge_ids(0)["user:buys:item"]
+        want = g.edges["buys"].data["price"][edges]
+        assert_bitwise_equal(batch.edge_features[0]["user:buys:item", "price"], want)
+
+
+@native
+def test_walking_the_pipe_does_not_pickle_the_rows() -> None:
+    rows = rows_of(torch.float32, NUM_NODES, 4)
+    source = CountingSource(TensorSource(rows), picklable=False)  # raises if pickled
+    pipe = gb.ItemSampler(items(), batch_size=BATCH)
+    pipe = pipe.sample_neighbor(gb.from_dglgraph(graph(), is_homogeneous=True), [5])
+    pipe = pipe.fetch_feature(compressed({FEAT: source}), node_feature_keys=["feat"])
+    for batch in gb.DataLoader(pipe, num_workers=2):
+        assert_bitwise_equal(batch.node_features["feat"], rows[batch.input_nodes])
+
+
+@native
+def test_a_store_from_an_on_disk_dataset(tmp_path: Path) -> None:
+    g = graph()
+    features = {"feat": g.ndata["feat"], "extra": rows_of(torch.float16, NUM_NODES, 4)}
+    write_dataset(tmp_path, g, features)
+    dataset = gb.OnDiskDataset(str(tmp_path)).load()
+    store = compressed(dataset.feature)
+    assert isinstance(store[FEAT], CompressedFeature)
+    assert store.metadata(*FEAT)["unit"] == "m"  # what the data set says stays
+    pipe = gb.ItemSampler(dataset.tasks[0].train_set, batch_size=BATCH, shuffle=True)
+    pipe = pipe.sample_neighbor(dataset.graph, [5, 5])
+    pipe = pipe.fetch_feature(store, node_feature_keys=["feat", "extra"])
+    for batch in gb.DataLoader(pipe):
+        for name in ("feat", "extra"):
+            assert_bitwise_equal(batch.node_features[name], features[name][batch.input_nodes])
+
+
+# DGL's GraphBolt flow for node classification, as a user has it.
+FLOW = """
+features = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(node_features)})
+
+datapipe = gb.ItemSampler(train_set, batch_size=64, shuffle=False)
+datapipe = datapipe.sample_neighbor(graph, [5, 5])
+datapipe = datapipe.fetch_feature(features, node_feature_keys=["feat"])
+dataloader = gb.DataLoader(datapipe, num_workers=num_workers)
+
+model = SAGE(node_features.shape[1], 16, 5)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for epoch in range(2):
+    for minibatch in dataloader:
+        logits = model(minibatch.blocks, minibatch.node_features["feat"])
+        loss = torch.nn.functional.cross_entropy(logits, minibatch.labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+"""
+ONE_LINE = 'features = ibp_gnn.FeatureStore({("node", None, "feat"): gb.TorchBasedFeature(node_features)})'
+
+
+class SAGE(torch.nn.Module):
+    def __init__(self, in_size: int, hidden_size: int, out_size: int) -> None:
+        super().__init__()
+        sizes = [in_size, hidden_size, out_size]
+        self.layers = torch.nn.ModuleList(dgl.nn.SAGEConv(i, o, "mean") for i, o in zip(sizes, sizes[1:], strict=False))
+
+    def forward(self, blocks: list, x: torch.Tensor) -> torch.Tensor:
+        for layer, block in zip(self.layers, blocks, strict=True):
+            x = layer(block, torch.relu(x))
+        return x
+
+
+def run_flow(source: str, num_workers: int) -> tuple[list[float], Any]:
+    g = graph(32)
+    torch.manual_seed(0)
+    gb.seed(0)
+    scope = {
+        "gb": gb,
+        "torch": torch,
+        "ibp_gnn": ibp_gnn,
+        "SAGE": SAGE,
+        "graph": gb.from_dglgraph(g, is_homogeneous=True),
+        "node_features": g.ndata["feat"],
+        "train_set": items(),
+        "num_workers": num_workers,
+        "losses": [],
+    }
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # GraphBolt's threads race for its random numbers
+    try:
+        exec(source, scope)
+    finally:
+        torch.set_num_threads(threads)
+    return scope["losses"], scope["features"]
+
+
+@native
+@pytest.mark.parametrize("workers", [0, 2])
+def test_one_line_changes_in_the_node_classification_flow(workers: int) -> None:
+    line = next(line for line in FLOW.splitlines() if "gb.BasicFeatureStore" in line)
+    changed = FLOW.replace(line, ONE_LINE)
+    changes = [d for d in difflib.ndiff(FLOW.splitlines(), changed.splitlines()) if d[0] in "+-"]
+    assert changes == [f"- {line}", f"+ {ONE_LINE}"]
+
+    losses, plain = run_flow(FLOW, workers)
+    with_ours, ours = run_flow(changed, workers)
+    assert type(plain) is gb.BasicFeatureStore and type(ours) is FeatureStore
+    assert isinstance(ours[FEAT], CompressedFeature)
+    assert len(losses) == 20
+    assert with_ours == losses  # every bit of every loss
