@@ -244,6 +244,7 @@ def measure_speed(name: Name, rows: torch.Tensor, config: Speed, seed: int) -> l
                     "index_select_gb_per_s": batch * row_bytes / select_s / 1e9,
                     "decode_gb_per_s": batch * row_bytes / decode_s / 1e9,
                     "decode_to_index_select": select_s / decode_s,
+                    "load_average": os.getloadavg()[0],
                 }
             )
     return results
@@ -301,13 +302,13 @@ def sizes_table(results: list[dict[str, Any]]) -> str:
 def speed_table(results: list[dict[str, Any]]) -> str:
     lines = [
         f"{'speed (CPU)':<18} {'dtype':<9} {'width':>5} {'codec':<5} {'fit s':>6} {'compress':>9} {'select':>7} "
-        f"{'decode':>7} {'ratio':>6}   (GB/s of raw rows)"
+        f"{'decode':>7} {'ratio':>6} {'load':>5}   (GB/s of raw rows)"
     ]
     for result in results:
         lines.append(
             f"{result['dataset']:<18} {result['dtype']:<9} {result['width']:>5} {result['codec']:<5} "
             f"{result['fit_s']:>6.2f} {result['compress_gb_per_s']:>9.2f} {result['index_select_gb_per_s']:>7.2f} "
-            f"{result['decode_gb_per_s']:>7.2f} {result['decode_to_index_select']:>6.2f}"
+            f"{result['decode_gb_per_s']:>7.2f} {result['decode_to_index_select']:>6.2f} {result['load_average']:>5.1f}"
         )
     return "\n".join(lines)
 

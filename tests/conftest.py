@@ -77,6 +77,11 @@ def golden(request: pytest.FixtureRequest) -> Golden:
     return Golden.load(request.param)
 
 
+@pytest.fixture
+def all_golden() -> list[Golden]:
+    return [Golden.load(path) for path in sorted(GOLDEN_FOLDER.glob("*.npz"))]
+
+
 def skip_without(path: str) -> None:
     nothing, zero = np.zeros((0, 1), np.uint8), np.zeros(1, np.uint8)
     try:

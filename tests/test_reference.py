@@ -88,10 +88,7 @@ def test_golden_files_are_what_the_script_writes(make_golden, tmp_path, monkeypa
                 assert_bitwise_equal(new[key], old[key])
 
 
-def test_golden_files_cover_every_kind_of_slot():
-    from conftest import GOLDEN_FOLDER, Golden
-
-    all_golden = [Golden.load(path) for path in GOLDEN_FOLDER.glob("*.npz")]
+def test_golden_files_cover_every_kind_of_slot(all_golden, make_golden):
     assert {8, 16, 32, 64, 128, 4096} == {golden.codec.form.chunk_bits for golden in all_golden}
     kinds = set()
     for golden in all_golden:
@@ -99,7 +96,7 @@ def test_golden_files_cover_every_kind_of_slot():
         is_payload = reference.to_bits(golden.bitmask)[: len(golden.rows)]
         kinds |= {("compact" if compact else "inplace", bool(bit)) for bit in is_payload}
     assert kinds == set(itertools.product(("compact", "inplace"), (False, True)))
-    assert sum(path.stat().st_size for path in GOLDEN_FOLDER.glob("*.npz")) < 200_000
+    assert sum(path.stat().st_size for path in make_golden.GOLDEN_FOLDER.glob("*.npz")) < 200_000
 
 
 def test_constants_are_the_extensions():

@@ -33,6 +33,7 @@ from ibp_gnn.gpu_cache import CompressedGPUCache
 from ibp_gnn.integrations.dgl_compat import graphbolt_is_native, import_dgl
 from ibp_gnn.integrations.sources import TensorRows, can_compress, compress, is_array, is_source
 from ibp_gnn.row_source import RowSource
+from ibp_gnn.rows import resolve_device
 
 dgl = import_dgl()
 from dgl import graphbolt as gb  # noqa: E402
@@ -83,7 +84,8 @@ class CompressedFeature(gb.Feature):
         Call `wait()` once. Rows for the CPU are decoded by a thread; rows for a GPU on a stream of their own, which
         first waits for the caller's, and `wait` makes the caller's wait for it. `wait` raises what `read` would.
         """
-        device = self._device or ids.device
+        # With its index: streams are kept by device.
+        device = resolve_device(self._device, ids.device)
         if device.type == "cuda":
             yield _PendingOnStream(self.source, ids, device)
         else:
@@ -202,7 +204,9 @@ class FeatureStore(gb.BasicFeatureStore):
 
     def count(self, domain: str, type_name: str | None, feature_name: str) -> int:
         """Number of rows."""
-        return self[domain, type_name, feature_name].count()
+        feature = self[domain, type_name, feature_name]
+        # GraphBolt's own features have count() since 2.4.
+        return feature.count() if hasattr(feature, "count") else len(feature.read())
 
     def metadata(self, domain: str, type_name: str | None, feature_name: str) -> dict[str, Any]:
         """See CompressedFeature.metadata."""
@@ -277,7 +281,7 @@ class _PendingInThread(_Pending):
 class _PendingOnStream(_Pending):
     def __init__(self, source: RowSource, ids: torch.Tensor, device: torch.device) -> None:
         self._stream = _read_stream(device)
-        self._stream.wait_stream(torch.cuda.current_stream(device))  # the ids, and what `out` memory was used for
+        self._stream.wait_stream(torch.cuda.current_stream(device))  # which may still be making the ids
         with torch.cuda.stream(self._stream):
             self._rows = source.gather(ids, device=device)
             self._done = self._stream.record_event()

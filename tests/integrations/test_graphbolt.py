@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import multiprocessing
+import os
 import pickle
 import re
 import subprocess
@@ -136,6 +137,9 @@ def test_ids_of_another_kind() -> None:
         feature.read(torch.tensor([[1, 2]]))
     with pytest.raises(TypeError, match="ids: want an int32 or int64 tensor, got list"):
         feature.read([1, 2])
+    (pending,) = feature.read_async(torch.tensor([1.0]))
+    with pytest.raises(TypeError, match="ids: want int32 or int64, got torch.float32"):
+        pending.wait()
 
 
 def test_update_says_how_to_rebuild() -> None:
@@ -297,6 +301,7 @@ def test_keys_choose_what_is_compressed() -> None:
     store = compressed({FEAT: rows, other: rows}, keys=[FEAT])
     assert isinstance(store[FEAT], CompressedFeature)
     assert isinstance(store[other], gb.TorchBasedFeature)
+    assert (store.size(*other), store.count(*other)) == (torch.Size([3]), 200)
     store.update(*other, torch.zeros(200, 3))
     assert_bitwise_equal(store.read(*other), torch.zeros(200, 3))
 
@@ -415,9 +420,10 @@ def test_without_the_native_library() -> None:
 
 
 def run_python(source: str, folder: Path) -> str:
-    # In a folder of its own, since -c puts it first on sys.path.
+    # With the package under test, installed or in the source tree; -c would put the current folder first.
+    environment = {**os.environ, "PYTHONPATH": str(Path(ibp_gnn.__file__).parents[1])}
     command = [sys.executable, "-c", textwrap.dedent(source)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

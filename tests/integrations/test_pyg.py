@@ -5,6 +5,7 @@ scripts/test.sh runs this file where PyG is installed. NeighborLoader is tested 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -201,8 +202,10 @@ def test_what_it_refuses(features: Any, error: type[Exception], message: str) ->
 
 
 def run_python(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    # In a folder of its own, since -c puts it first on sys.path.
-    return subprocess.run([sys.executable, "-c", source], cwd=folder, capture_output=True, text=True, timeout=120)
+    # With the package under test, installed or in the source tree; -c would put the current folder first.
+    environment = {**os.environ, "PYTHONPATH": str(Path(ibp_gnn.__file__).parents[1])}
+    command = [sys.executable, "-c", source]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
 def test_nothing_is_imported_before_it_is_needed(tmp_path: Path) -> None:
