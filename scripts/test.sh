@@ -32,13 +32,9 @@ run_pytest() {
   "$venv/bin/pytest" "$@"
 }
 
+# Joined by &&: bash does not stop at a failing command in a function whose status is asked for.
 test_main() {
-  prepare_env .venv dev
-  echo "== ruff"
-  "$venv/bin/ruff" check .
-  echo "== mypy"
-  "$venv/bin/mypy"
-  run_pytest "$@"
+  echo "== ruff" && "$venv/bin/ruff" check . && echo "== mypy" && "$venv/bin/mypy" && run_pytest "$@"
 }
 
 # In these two, what the environment is for must be there, or its tests would be skipped and nobody would see it.
@@ -63,9 +59,35 @@ test_pyg() {
 
 default=main
 if (($# == 0)); then default="main graphbolt pyg"; fi
-for environment in ${IBP_TEST_ENVS:-$default}; do
+chosen=" ${IBP_TEST_ENVS:-$default} "
+for environment in $chosen; do
   case $environment in
-    main | graphbolt | pyg) "test_$environment" "$@" ;;
+    main | graphbolt | pyg) ;;
     *) fail "IBP_TEST_ENVS: want main, graphbolt or pyg, got '$environment'" ;;
   esac
 done
+
+# The other two run one after the other beside main, on the second core; what they print comes when main is done.
+others() {
+  if [[ $chosen == *" graphbolt "* ]]; then test_graphbolt "$@"; fi
+  if [[ $chosen == *" pyg "* ]]; then test_pyg "$@"; fi
+}
+
+if [[ $chosen != *" main "* ]]; then
+  others "$@"
+  exit
+fi
+prepare_env .venv dev # builds the wheel that they all install
+mkdir -p build
+log=$repository/build/other_environments.log
+set -m # a process group of its own, to be ended as a whole
+(others "$@") >"$log" 2>&1 &
+other=$!
+set +m
+trap 'kill -- -"$other" 2>/dev/null || true' EXIT
+failed=0
+test_main "$@" || failed=1
+wait "$other" || failed=1
+trap - EXIT
+cat "$log"
+exit "$failed"
