@@ -57,7 +57,7 @@ struct DictLayout {
 };
 
 // The longest payload of any row, escapes everywhere.
-inline int64_t DictPayloadBound(const DictLayout& layout) {
+IBP_HOST_DEVICE int64_t DictPayloadBound(const DictLayout& layout) {
   return int64_t{layout.codes_bytes()} + layout.LowBytes(layout.num_values) +
          int64_t{layout.num_values} * layout.symbol_bytes();
 }
@@ -95,6 +95,21 @@ inline DictLayout MakeDictLayout(int64_t num_values, int32_t value_bits, int32_t
   layout.per_column = per_column;
   CheckDictLayout(layout);
   return layout;
+}
+
+// Calls body with a value of the unsigned type that the layout's values have.
+template <typename Body>
+auto WithWord(const DictLayout& layout, const Body& body) {
+  switch (layout.value_bits) {
+    case 8:
+      return body(uint8_t{});
+    case 16:
+      return body(uint16_t{});
+    case 32:
+      return body(uint32_t{});
+    default:
+      return body(uint64_t{});
+  }
 }
 
 // A value's two parts. The low part has its trim_bits lowest bits still in place.

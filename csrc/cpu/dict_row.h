@@ -114,24 +114,9 @@ struct DictValues {
 
 template <typename Isa>
 struct DictRow {
-  // Calls body with a value of the codec's word type.
-  template <typename Body>
-  static auto WithWord(const DictCodec& codec, const Body& body) {
-    switch (codec.layout.value_bits) {
-      case 8:
-        return body(uint8_t{});
-      case 16:
-        return body(uint16_t{});
-      case 32:
-        return body(uint32_t{});
-      default:
-        return body(uint64_t{});
-    }
-  }
-
   static int32_t Measure(const RowCodec& any, const uint8_t* row, uint64_t*) {
     const DictCodec& codec = static_cast<const DictCodec&>(any);
-    return WithWord(codec, [&](auto word) {
+    return WithWord(codec.layout, [&](auto word) {
       DictPlanes planes;
       const bool has_payload = DictValues<Isa, decltype(word)>::Plan(codec, row, planes);
       return has_payload ? static_cast<int32_t>(planes.bytes) : codec.row_bytes;
@@ -140,13 +125,14 @@ struct DictRow {
 
   static void Encode(const RowCodec& any, const uint8_t* row, const uint64_t*, uint8_t* payload, int32_t) {
     const DictCodec& codec = static_cast<const DictCodec&>(any);
-    WithWord(codec, [&](auto word) { DictValues<Isa, decltype(word)>::Encode(codec, row, payload); });
+    WithWord(codec.layout, [&](auto word) { DictValues<Isa, decltype(word)>::Encode(codec, row, payload); });
   }
 
   static bool Decode(const RowCodec& any, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {
     const DictCodec& codec = static_cast<const DictCodec&>(any);
-    return WithWord(
-        codec, [&](auto word) { return DictValues<Isa, decltype(word)>::Decode(codec, payload, limit_bytes, row); });
+    return WithWord(codec.layout, [&](auto word) {
+      return DictValues<Isa, decltype(word)>::Decode(codec, payload, limit_bytes, row);
+    });
   }
 
   static constexpr RowOps Ops() { return RowOps{&Measure, &Encode, &Decode}; }

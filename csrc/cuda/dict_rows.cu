@@ -6,10 +6,9 @@
 namespace ibp {
 namespace {
 
+// Words of the longest payload, and one more because a value's bits may straddle two words.
 __host__ __device__ inline int64_t ScratchWords(const DictLayout& layout) {
-  const int64_t longest = int64_t{layout.codes_bytes()} + layout.LowBytes(layout.num_values) +
-                          int64_t{layout.num_values} * layout.symbol_bytes();
-  return (longest + 3) / 4 + 1;
+  return (DictPayloadBound(layout) + 3) / 4 + 1;
 }
 
 template <typename Word>
@@ -111,21 +110,6 @@ __global__ void EncodeKernel(DeviceDictCodec codec, const uint8_t* __restrict__ 
     const int32_t payload_bytes = fits ? layout.PayloadBytes(lows, escapes) : layout.row_bytes;
     WriteSlot(target, row, source, layout.row_bytes, line, payload_bytes, lane);
     __syncwarp();  // the scratch line is reused
-  }
-}
-
-// Calls body with a value of the codec's word type.
-template <typename Body>
-void WithWord(const DictLayout& layout, const Body& body) {
-  switch (layout.value_bits) {
-    case 8:
-      return body(uint8_t{});
-    case 16:
-      return body(uint16_t{});
-    case 32:
-      return body(uint32_t{});
-    default:
-      return body(uint64_t{});
   }
 }
 

@@ -277,16 +277,8 @@ bool LaunchFloat(const DeviceDictCodec& codec, const GatherRequest& request, cud
 void LaunchGather(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream) {
   if (request.num_ids == 0) return;
   if (LaunchFloat<4>(codec, request, stream) || LaunchFloat<2>(codec, request, stream)) return;
-  switch (codec.layout.value_bits) {
-    case 8:
-      return LaunchGatherKernel<AnyDictDecoder<uint8_t>>(codec, request, stream);
-    case 16:
-      return LaunchGatherKernel<AnyDictDecoder<uint16_t>>(codec, request, stream);
-    case 32:
-      return LaunchGatherKernel<AnyDictDecoder<uint32_t>>(codec, request, stream);
-    default:
-      return LaunchGatherKernel<AnyDictDecoder<uint64_t>>(codec, request, stream);
-  }
+  WithWord(codec.layout,
+           [&](auto word) { LaunchGatherKernel<AnyDictDecoder<decltype(word)>>(codec, request, stream); });
 }
 
 }  // namespace ibp
