@@ -24,10 +24,11 @@ class Cut(NamedTuple):
 
     symbol_bits: int
     sign_low: bool
+    trim_bits: int = 0
 
 
 class Coded(NamedTuple):
-    """codes, symbols, low (without the trimmed bits): [n, num_values]. has_low, escapes: bool, the same shape.
+    """codes, symbols, low: [n, num_values]. has_low, escapes: bool, the same shape.
     has_payload: bool [n]."""
 
     codes: Values
@@ -39,21 +40,20 @@ class Coded(NamedTuple):
 
 
 def split(values: Values, value_bits: int, cut: Cut) -> tuple[Values, Values]:
-    """Returns symbols and low parts."""
-    if not cut.sign_low:
-        below = value_bits - cut.symbol_bits
-        return values >> _u64(below), values & _ones(below)
-    below = value_bits - cut.symbol_bits - 1
-    top = values >> _u64(value_bits - 1)
-    return (values >> _u64(below)) & _ones(cut.symbol_bits), (top << _u64(below)) | (values & _ones(below))
+    """Returns symbols and low parts; the trimmed bits are dropped."""
+    below = value_bits - cut.symbol_bits - cut.sign_low
+    symbols, low = (values >> _u64(below)) & _ones(cut.symbol_bits), (values & _ones(below)) >> _u64(cut.trim_bits)
+    if cut.sign_low:
+        low = (low << _u64(1)) | (values >> _u64(value_bits - 1))
+    return symbols, low
 
 
 def join(symbols: Values, low: Values, value_bits: int, cut: Cut) -> Values:
     """The inverse of `split`."""
     if not cut.sign_low:
-        return (symbols << _u64(value_bits - cut.symbol_bits)) | low
-    below = value_bits - cut.symbol_bits - 1
-    return ((low >> _u64(below)) << _u64(value_bits - 1)) | (symbols << _u64(below)) | (low & _ones(below))
+        return (symbols << _u64(value_bits - cut.symbol_bits)) | (low << _u64(cut.trim_bits))
+    mantissa, sign = (low >> _u64(1)) << _u64(cut.trim_bits), (low & _u64(1)) << _u64(value_bits - 1)
+    return sign | (symbols << _u64(value_bits - cut.symbol_bits - 1)) | mantissa
 
 
 def code(rows: Bytes, form: DictForm) -> Coded:
@@ -66,8 +66,8 @@ def code(rows: Bytes, form: DictForm) -> Coded:
     if form.zero_code:
         codes[values == 0] = _num_symbols(form)
     has_low = ~(values == 0) if form.zero_code else np.ones(values.shape, np.bool_)
-    has_payload = np.all((low & _ones(form.trim_bits)) == 0, axis=1)
-    return Coded(codes, symbols, low >> _u64(form.trim_bits), has_low, codes == _escape(form), has_payload)
+    has_payload = np.all((values & _ones(form.trim_bits)) == 0, axis=1)
+    return Coded(codes, symbols, low, has_low, codes == _escape(form), has_payload)
 
 
 def measure(rows: Bytes, form: DictForm) -> npt.NDArray[np.int32]:
@@ -76,13 +76,14 @@ def measure(rows: Bytes, form: DictForm) -> npt.NDArray[np.int32]:
     return np.array(lengths, np.int32)
 
 
-def payload_bits(rows: Bytes, form: DictForm) -> int:
-    """Bits of all payloads, without what fills up bytes. All rows must have one."""
+def payload_bytes(rows: Bytes, form: DictForm) -> int:
+    """Bytes of all payloads, also where they are not below the row's. All rows must have one."""
     coded = code(rows, form)
     if not coded.has_payload.all():
         raise ValueError("rows: want rows that have a payload, got one whose trimmed bits are not 0")
-    bits = coded.codes.size * form.code_bits + int(coded.has_low.sum()) * _low_bits(form)
-    return bits + 8 * _symbol_bytes(form) * int(coded.escapes.sum())
+    low = sum(_ceil_bytes(int(values) * _low_bits(form)) for values in coded.has_low.sum(axis=1))
+    escaped = _symbol_bytes(form) * int(coded.escapes.sum())
+    return len(rows) * _ceil_bytes(form.num_values * form.code_bits) + low + escaped
 
 
 def payloads(rows: Bytes, form: DictForm) -> list[Bytes | None]:
@@ -123,13 +124,15 @@ def decode(
 
 
 def fit(rows: Bytes, value_bits: int, cuts: list[Cut]) -> DictForm:
-    """rows: [n, row_bytes], n >= 1. Tries every candidate on all rows and keeps the first with the fewest payload bits;
-    those of a dictionary per column, which symbols of more than 8 bits do not have, count 1/99 more."""
+    """rows: [n, row_bytes], n >= 1. Tries every candidate on all rows and keeps the first with the fewest bytes of
+    payloads and dictionary; those of a dictionary per column, which symbols of more than 8 bits do not have, count 1/99
+    more, those of another cut than the first 1/199 more if the first moves the sign."""
     best, best_cost = None, -1
     for cut in cuts:
         for zero_code, per_column, code_bits in _candidates(cut):
             form = make_form(rows, value_bits, cut, code_bits, zero_code=zero_code, per_column=per_column)
-            cost = (100 if per_column else 99) * payload_bits(rows, form)
+            cost = payload_bytes(rows, form) + form.dictionary.nbytes
+            cost *= (100 if per_column else 99) * (200 if cut != cuts[0] and cuts[0].sign_low else 199)
             if best is None or cost < best_cost:
                 best, best_cost = form, cost
     if best is None:
@@ -161,7 +164,7 @@ def make_form(
         ranked = np.lexsort((np.arange(len(counts)), -counts))[:num_symbols]
         dictionary[at, : len(ranked)] = ranked
     if trim_bits is None:
-        trim_bits = _zero_bits(values, value_bits - cut.symbol_bits - cut.sign_low - 1)
+        trim_bits = _zero_bits(values, value_bits - cut.symbol_bits - 1)
     return DictForm(
         num_values=values.shape[1],
         value_bits=value_bits,
@@ -196,7 +199,7 @@ def _decode_payload(i: int, payload: Bytes, form: DictForm) -> Bytes:
     for at in range(_num_symbols(form)):
         of_column = np.broadcast_to(form.dictionary[:, at], codes.shape)
         symbols[codes == at] = of_column[codes == at]
-    values = join(symbols, low << _u64(form.trim_bits), form.value_bits, _cut(form))
+    values = join(symbols, low, form.value_bits, _cut(form))
     return values.astype(f"<u{form.value_bits // 8}").view(np.uint8)  # without low bits, both parts are 0
 
 
@@ -208,7 +211,7 @@ def _candidates(cut: Cut) -> Iterator[tuple[bool, bool, int]]:
 
 
 def _cut(form: DictForm) -> Cut:
-    return Cut(form.symbol_bits, form.sign_low)
+    return Cut(form.symbol_bits, form.sign_low, form.trim_bits)
 
 
 def _escape(form: DictForm) -> int:

@@ -189,6 +189,7 @@ NB_MODULE(_cuda, m) {
   nb::set_leak_warnings(false);
   BindErrors(m);
   // Arrays are taken as they are (noconvert): a converted copy of an output would be written and thrown away.
+  m.attr("ARCHITECTURES") = IBP_CUDA_ARCHITECTURES;  // as CMake names them, separated by commas
   m.attr("NUM_COUNTERS") = static_cast<int>(kNumGatherCounters);
   m.attr("ID_OUT_OF_RANGE") = static_cast<int64_t>(kIdOutOfRange);
   m.attr("DAMAGED_ROW") = static_cast<int64_t>(kDamagedRow);

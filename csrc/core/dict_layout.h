@@ -7,9 +7,9 @@
 //             [escaped symbols: symbol_bytes bytes each, little endian, in order]
 //
 // A value of value_bits bits is cut into symbol and low part. With sign_low (floats), the symbol is the symbol_bits
-// bits below the top bit, and the top bit goes above the rest of the low part; otherwise the symbol is the top
-// symbol_bits bits. The lowest trim_bits bits of every value are 0 and are not stored; a row where they are not has no
-// payload.
+// bits below the top bit, and the top bit goes below the rest of the low part: then [symbol][low part] is the value
+// rotated left by one bit. Otherwise the symbol is the top symbol_bits bits. The lowest trim_bits bits of every value
+// are 0 and are not stored; a row where they are not has no payload.
 //
 // Codes 0 .. num_symbols - 1 stand for the symbols of the dictionary: one for the whole row, or one per column. With
 // zero_code, code num_symbols means a value whose bits are all 0, which has no low bits in the payload; code
@@ -112,30 +112,32 @@ auto WithWord(const DictLayout& layout, const Body& body) {
   }
 }
 
-// A value's two parts. The low part has its trim_bits lowest bits still in place.
+// A value's two parts. `low` is as stored; `fits` says that what is not stored of it is 0.
 template <typename Word>
 struct SplitValue {
-  uint32_t symbol;
-  Word low;
+  uint32_t symbol = 0;
+  Word low = 0;
+  bool fits = true;
 };
 
 template <typename Word>
-IBP_HOST_DEVICE SplitValue<Word> Split(Word value, int32_t symbol_bits, bool sign_low) {
+IBP_HOST_DEVICE SplitValue<Word> Split(Word value, const DictLayout& layout) {
   constexpr int kBits = 8 * sizeof(Word);
-  const int below = kBits - symbol_bits - (sign_low ? 1 : 0);
-  const uint32_t symbol = static_cast<uint32_t>(value >> below) & LowMask<uint32_t>(symbol_bits);
-  Word low = static_cast<Word>(value & LowMask<Word>(below));
-  if (sign_low) low = static_cast<Word>(low | (Word(value >> (kBits - 1)) << below));
-  return {symbol, low};
+  const int below = kBits - layout.symbol_bits - (layout.sign_low ? 1 : 0);
+  SplitValue<Word> parts;
+  parts.symbol = static_cast<uint32_t>(value >> below) & LowMask<uint32_t>(layout.symbol_bits);
+  parts.low = static_cast<Word>((value & LowMask<Word>(below)) >> layout.trim_bits);
+  if (layout.sign_low) parts.low = static_cast<Word>(Word(parts.low << 1) | Word(value >> (kBits - 1)));
+  parts.fits = (value & LowMask<Word>(layout.trim_bits)) == 0;
+  return parts;
 }
 
 template <typename Word>
-IBP_HOST_DEVICE Word Join(uint32_t symbol, Word low, int32_t symbol_bits, bool sign_low) {
+IBP_HOST_DEVICE Word Join(uint32_t symbol, Word low, const DictLayout& layout) {
   constexpr int kBits = 8 * sizeof(Word);
-  const int below = kBits - symbol_bits - (sign_low ? 1 : 0);
-  Word value = static_cast<Word>((low & LowMask<Word>(below)) | (Word(symbol) << below));
-  if (sign_low) value = static_cast<Word>(value | (Word(low >> below) << (kBits - 1)));
-  return value;
+  const Word high = static_cast<Word>(Word(symbol) << (kBits - layout.symbol_bits));
+  if (!layout.sign_low) return static_cast<Word>(high | Word(low << layout.trim_bits));
+  return static_cast<Word>(Word(low << (kBits - 1)) | (high >> 1) | Word(Word(low >> 1) << layout.trim_bits));
 }
 
 }  // namespace ibp

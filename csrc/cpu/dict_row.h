@@ -32,17 +32,18 @@ struct DictValues {
   static bool Code(const DictCodec& codec, const uint8_t* row, int32_t i, int& code, SplitValue<Word>& parts) {
     const DictLayout& layout = codec.layout;
     const Word value = Load<Word>(row + static_cast<int64_t>(i) * sizeof(Word));
-    parts = Split(value, layout.symbol_bits, layout.sign_low);
+    parts = Split(value, layout);
     const int64_t column = layout.per_column ? int64_t{i} << layout.symbol_bits : 0;
     code = layout.zero_code && value == 0 ? layout.num_symbols()
                                           : codec.code_of_symbol[static_cast<size_t>(column + parts.symbol)];
-    return (parts.low & LowMask<Word>(layout.trim_bits)) == 0;
+    return parts.fits;
   }
 
-  // Returns false for a row that has no payload.
-  static bool Plan(const DictCodec& codec, const uint8_t* row, DictPlanes& planes) {
+  // Counts values [first, num_values), those before being counted in `planes`. Returns false for a row that has no
+  // payload.
+  static bool PlanRest(const DictCodec& codec, const uint8_t* row, int32_t first, DictPlanes& planes) {
     const DictLayout& layout = codec.layout;
-    for (int32_t i = 0; i < layout.num_values; ++i) {
+    for (int32_t i = first; i < layout.num_values; ++i) {
       int code;
       SplitValue<Word> parts;
       if (!Code(codec, row, i, code, parts)) return false;
@@ -53,19 +54,22 @@ struct DictValues {
     return true;
   }
 
-  static void Encode(const DictCodec& codec, const uint8_t* row, uint8_t* payload) {
+  static void Encode(const DictCodec& codec, const uint8_t* row, int64_t tail_start, uint8_t* payload) {
+    EncodeRest(codec, row, 0, BitWriter{payload}, BitWriter{payload + codec.layout.codes_bytes()},
+               payload + tail_start);
+  }
+
+  // Values [first, num_values), those before being written.
+  static void EncodeRest(const DictCodec& codec, const uint8_t* row, int32_t first, BitWriter codes, BitWriter low,
+                         uint8_t* tail) {
     const DictLayout& layout = codec.layout;
-    DictPlanes planes;
-    Plan(codec, row, planes);
-    BitWriter codes{payload}, low{payload + layout.codes_bytes()};
-    uint8_t* tail = payload + planes.tail;
-    for (int32_t i = 0; i < layout.num_values; ++i) {
+    for (int32_t i = first; i < layout.num_values; ++i) {
       int code;
       SplitValue<Word> parts;
       Code(codec, row, i, code, parts);
       codes.Put(static_cast<uint64_t>(code), layout.code_bits);
       if (layout.zero_code && code == layout.num_symbols()) continue;
-      low.Put(static_cast<uint64_t>(parts.low) >> layout.trim_bits, layout.low_bits());
+      low.Put(static_cast<uint64_t>(parts.low), layout.low_bits());
       if (code == layout.escape()) {
         std::memcpy(tail, &parts.symbol, static_cast<size_t>(layout.symbol_bytes()));
         tail += layout.symbol_bytes();
@@ -102,9 +106,9 @@ struct DictValues {
           symbol &= LowMask<uint32_t>(layout.symbol_bits);
           tail += layout.symbol_bytes();
         }
-        const Word low = static_cast<Word>(ReadBits(low_plane, low_bit, low_bits) << layout.trim_bits);
+        const Word low = static_cast<Word>(ReadBits(low_plane, low_bit, low_bits));
         low_bit += low_bits;
-        value = Join(symbol, low, layout.symbol_bits, layout.sign_low);
+        value = Join(symbol, low, layout);
       }
       std::memcpy(row + static_cast<int64_t>(i) * sizeof(Word), &value, sizeof(Word));
     }
@@ -114,18 +118,21 @@ struct DictValues {
 
 template <typename Isa>
 struct DictRow {
-  static int32_t Measure(const RowCodec& any, const uint8_t* row, uint64_t*) {
+  // scratch: 1 word, where the escaped symbols start.
+  static int32_t Measure(const RowCodec& any, const uint8_t* row, uint64_t* scratch) {
     const DictCodec& codec = static_cast<const DictCodec&>(any);
     return WithWord(codec.layout, [&](auto word) {
       DictPlanes planes;
-      const bool has_payload = DictValues<Isa, decltype(word)>::Plan(codec, row, planes);
+      const bool has_payload = DictValues<Isa, decltype(word)>::PlanRest(codec, row, 0, planes);
+      scratch[0] = static_cast<uint64_t>(planes.tail);
       return has_payload ? static_cast<int32_t>(planes.bytes) : codec.row_bytes;
     });
   }
 
-  static void Encode(const RowCodec& any, const uint8_t* row, const uint64_t*, uint8_t* payload, int32_t) {
+  static void Encode(const RowCodec& any, const uint8_t* row, const uint64_t* scratch, uint8_t* payload, int32_t) {
     const DictCodec& codec = static_cast<const DictCodec&>(any);
-    WithWord(codec.layout, [&](auto word) { DictValues<Isa, decltype(word)>::Encode(codec, row, payload); });
+    const int64_t tail = static_cast<int64_t>(scratch[0]);
+    WithWord(codec.layout, [&](auto word) { DictValues<Isa, decltype(word)>::Encode(codec, row, tail, payload); });
   }
 
   static bool Decode(const RowCodec& any, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {

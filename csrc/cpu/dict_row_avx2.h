@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 
+#include "cpu/dict_encode_avx2.h"
 #include "cpu/dict_row.h"
 
 namespace ibp {
@@ -96,7 +97,7 @@ struct DictRowAvx2 : DictRow<Isa> {
     const int code_bits = layout.code_bits;
     const __m128i dictionary = SharedDictionary(codec);
     const __m256i shuffle = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codec.low_shuffle));
-    const __m256i mantissa_mask = _mm256_set1_epi32(0x007fffff), sign_mask = _mm256_set1_epi32(INT32_MIN);
+    const __m256i low_mask = _mm256_set1_epi32(0x00ffffff);
     const uint8_t* low_plane = payload + layout.codes_bytes();
     return ForGroups<uint32_t>(layout, tail, most_escapes, row, [&](int32_t first, uint8_t* out) {
       const __m128i codes = _mm_cvtsi64_si128(static_cast<int64_t>(Codes(payload, first, code_bits)));
@@ -104,11 +105,10 @@ struct DictRowAvx2 : DictRow<Isa> {
       const uint8_t* group = low_plane + first * 3;
       const __m256i packed = _mm256_set_m128i(_mm_loadu_si128(reinterpret_cast<const __m128i*>(group + 12)),
                                               _mm_loadu_si128(reinterpret_cast<const __m128i*>(group)));
-      // Each value's fourth byte is the next one's; the masks drop it.
-      const __m256i low = _mm256_shuffle_epi8(packed, shuffle);
-      const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(low, 8), sign_mask);
-      const __m256i value =
-          _mm256_or_si256(_mm256_or_si256(_mm256_and_si256(low, mantissa_mask), sign), _mm256_slli_epi32(symbols, 23));
+      // Each value's fourth byte is the next one's; the mask drops it.
+      const __m256i low = _mm256_and_si256(_mm256_shuffle_epi8(packed, shuffle), low_mask);
+      const __m256i rotated = _mm256_or_si256(low, _mm256_slli_epi32(symbols, 24));
+      const __m256i value = _mm256_or_si256(_mm256_srli_epi32(rotated, 1), _mm256_slli_epi32(rotated, 31));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), value);
       return EscapeMask(codes, layout.escape()) & 0xff;
     });
@@ -120,17 +120,12 @@ struct DictRowAvx2 : DictRow<Isa> {
     const DictLayout& layout = codec.layout;
     const int code_bits = layout.code_bits;
     const __m128i dictionary = SharedDictionary(codec);
-    const __m128i mantissa_mask = _mm_set1_epi16(0x007f), symbol_mask = _mm_set1_epi16(0x7f80);
-    const __m128i sign_mask = _mm_set1_epi16(INT16_MIN);
     const uint8_t* low_plane = payload + layout.codes_bytes();
     return ForGroups<uint16_t>(layout, tail, most_escapes, row, [&](int32_t first, uint8_t* out) {
       const __m128i codes = _mm_cvtsi64_si128(static_cast<int64_t>(Codes(payload, first, code_bits)));
       const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(low_plane + first));
-      // [symbol][sign, mantissa] to [sign][symbol][mantissa].
-      const __m128i x = _mm_unpacklo_epi8(low, _mm_shuffle_epi8(dictionary, codes));
-      const __m128i value =
-          _mm_or_si128(_mm_or_si128(_mm_and_si128(_mm_srli_epi16(x, 1), symbol_mask), _mm_and_si128(x, mantissa_mask)),
-                       _mm_and_si128(_mm_slli_epi16(x, 8), sign_mask));
+      const __m128i rotated = _mm_unpacklo_epi8(low, _mm_shuffle_epi8(dictionary, codes));
+      const __m128i value = _mm_or_si128(_mm_srli_epi16(rotated, 1), _mm_slli_epi16(rotated, 15));
       _mm_storeu_si128(reinterpret_cast<__m128i*>(out), value);
       return EscapeMask(codes, layout.escape()) & 0xff;
     });
@@ -146,9 +141,8 @@ struct DictRowAvx2 : DictRow<Isa> {
     const __m256i shuffle = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codec.low_shuffle));
     const __m256i shift = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codec.low_shift));
     const __m256i low_mask = _mm256_set1_epi32(static_cast<int>(LowMask<uint32_t>(low_bits)));
-    const __m256i below_mask = _mm256_set1_epi32(static_cast<int>(LowMask<uint32_t>(below)));
     const __m128i below_count = _mm_cvtsi32_si128(below), trim_count = _mm_cvtsi32_si128(layout.trim_bits);
-    const __m128i sign_count = _mm_cvtsi32_si128(31 - below);
+    const __m128i sign_bits = _mm_cvtsi32_si128(layout.sign_low ? 1 : 0);
     const __m256i sign_mask = _mm256_set1_epi32(layout.sign_low ? INT32_MIN : 0);
     const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const __m256i last_entry = _mm256_set1_epi32(static_cast<int>(layout.dictionary_entries()) - 1);
@@ -171,10 +165,11 @@ struct DictRowAvx2 : DictRow<Isa> {
       const __m256i packed = _mm256_set_m128i(_mm_loadu_si128(reinterpret_cast<const __m128i*>(group + second_half)),
                                               _mm_loadu_si128(reinterpret_cast<const __m128i*>(group)));
       __m256i low = _mm256_srlv_epi32(_mm256_shuffle_epi8(packed, shuffle), shift);
-      low = _mm256_sll_epi32(_mm256_and_si256(low, low_mask), trim_count);
-      const __m256i sign = _mm256_and_si256(_mm256_sll_epi32(low, sign_count), sign_mask);
-      const __m256i value = _mm256_or_si256(_mm256_or_si256(_mm256_and_si256(low, below_mask), sign),
-                                            _mm256_sll_epi32(symbols, below_count));
+      low = _mm256_and_si256(low, low_mask);
+      const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(low, 31), sign_mask);
+      const __m256i value =
+          _mm256_or_si256(_mm256_or_si256(_mm256_sll_epi32(_mm256_srl_epi32(low, sign_bits), trim_count), sign),
+                          _mm256_sll_epi32(symbols, below_count));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), value);
       return EscapeMask(codes, layout.escape()) & 0xff;
     });
@@ -187,9 +182,8 @@ struct DictRowAvx2 : DictRow<Isa> {
     const int below = 16 - layout.symbol_bits - (layout.sign_low ? 1 : 0);
     const __m128i dictionary = SharedDictionary(codec);
     const uint64_t spread = FieldLowBits<uint64_t>(16) * LowMask<uint64_t>(low_bits);
-    const __m128i below_mask = _mm_set1_epi16(static_cast<int16_t>(LowMask<uint16_t>(below)));
     const __m128i below_count = _mm_cvtsi32_si128(below), trim_count = _mm_cvtsi32_si128(layout.trim_bits);
-    const __m128i sign_count = _mm_cvtsi32_si128(15 - below);
+    const __m128i sign_bits = _mm_cvtsi32_si128(layout.sign_low ? 1 : 0);
     const __m128i sign_mask = _mm_set1_epi16(layout.sign_low ? INT16_MIN : 0);
     const uint8_t* low_plane = payload + layout.codes_bytes();
     const int second_half = 4 * low_bits;
@@ -200,17 +194,18 @@ struct DictRowAvx2 : DictRow<Isa> {
       // 4 * 14 bits and a remainder of 4 fit the 8 bytes.
       const uint64_t half0 = Isa::Deposit(Load<uint64_t>(group), spread);
       const uint64_t half1 = Isa::Deposit(Load<uint64_t>(group + second_half / 8) >> (second_half & 7), spread);
-      const __m128i low =
-          _mm_sll_epi16(_mm_set_epi64x(static_cast<int64_t>(half1), static_cast<int64_t>(half0)), trim_count);
-      const __m128i sign = _mm_and_si128(_mm_sll_epi16(low, sign_count), sign_mask);
-      const __m128i value =
-          _mm_or_si128(_mm_or_si128(_mm_and_si128(low, below_mask), sign), _mm_sll_epi16(symbols, below_count));
+      const __m128i low = _mm_set_epi64x(static_cast<int64_t>(half1), static_cast<int64_t>(half0));
+      const __m128i sign = _mm_and_si128(_mm_slli_epi16(low, 15), sign_mask);
+      const __m128i value = _mm_or_si128(_mm_or_si128(_mm_sll_epi16(_mm_srl_epi16(low, sign_bits), trim_count), sign),
+                                         _mm_sll_epi16(symbols, below_count));
       _mm_storeu_si128(reinterpret_cast<__m128i*>(out), value);
       return EscapeMask(codes, layout.escape()) & 0xff;
     });
   }
 
-  static constexpr RowOps Ops() { return RowOps{&DictRow<Isa>::Measure, &DictRow<Isa>::Encode, &Decode}; }
+  static constexpr RowOps Ops() {
+    return RowOps{&DictRowEncodeAvx2<Isa>::Measure, &DictRowEncodeAvx2<Isa>::Encode, &Decode};
+  }
 };
 
 }  // namespace

@@ -31,10 +31,10 @@ struct CodedValue {
     const DictLayout& layout = codec.layout;
     if (i >= layout.num_values) return;
     const Word value = LoadValue<Word>(row, i);
-    const SplitValue<Word> parts = Split(value, layout.symbol_bits, layout.sign_low);
+    const SplitValue<Word> parts = Split(value, layout);
     symbol = parts.symbol;
-    low = static_cast<Word>(parts.low >> layout.trim_bits);
-    fits = (parts.low & LowMask<Word>(layout.trim_bits)) == 0;
+    low = parts.low;
+    fits = parts.fits;
     const int64_t column = layout.per_column ? int64_t{i} << layout.symbol_bits : 0;
     const bool zero = layout.zero_code && value == 0;
     code = zero ? layout.num_symbols() : __ldg(codec.code_of_symbol_dev + column + symbol);

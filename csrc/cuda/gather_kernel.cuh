@@ -144,6 +144,46 @@ __device__ inline void ZeroRow(int32_t row_bytes, uint8_t* out, bool aligned, in
   for (int32_t unit = lane; unit < NumUnits(row_bytes); unit += lanes) StoreUnit(out, unit, row_bytes, aligned, 0);
 }
 
+// Called by whole warps. One lane adds for all: tens of thousands of additions to one address take longer than a
+// gather.
+__device__ inline void AddCounters(const GatherRequest& request, int32_t hits, int32_t misses, int64_t store_bytes) {
+  auto add = [&](GatherCounter counter, int64_t value) {
+#pragma unroll
+    for (int distance = kWarpSize / 2; distance; distance /= 2) value += __shfl_xor_sync(kWholeWarp, value, distance);
+    if (value && threadIdx.x % kWarpSize == 0) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(request.counters_dev + counter),
+                static_cast<unsigned long long>(value));
+    }
+  };
+  add(kHits, hits);
+  add(kMisses, misses);
+  add(kStoreBytes, store_bytes);
+}
+
+struct GatherGrid {
+  int blocks = 0;
+  int32_t ids_per_batch = 0;
+};
+
+// ids_at_once: that a warp works on at least.
+template <typename Kernel>
+GatherGrid MakeGatherGrid(const GatherRequest& request, Kernel kernel, size_t shared_bytes, int ids_at_once) {
+  // Without a limit as many blocks as are resident at once: a second wave would run on a part of the GPU only.
+  const int most_blocks = request.max_blocks > 0 ? request.max_blocks : ResidentBlocks(kernel, kThreads, shared_bytes);
+  const int64_t most_warps = int64_t{most_blocks} * kWarpsPerBlock;
+  const int64_t most_ids_per_batch =
+      request.max_blocks > 0 ? std::clamp<int64_t>(kIdsInFlight / most_warps, 1, kMaxIdsPerBatch) : kMaxIdsPerBatch;
+  // As large batches as can be, since the lookups of a batch overlap, but of a size that gives every warp equally many.
+  const int64_t rounds = CeilDiv(request.num_ids, most_warps * most_ids_per_batch);
+  const int64_t even = CeilDiv(request.num_ids, most_warps * rounds);
+  GatherGrid grid;
+  grid.ids_per_batch =
+      static_cast<int32_t>(std::min<int64_t>(CeilDiv(even, ids_at_once) * ids_at_once, kMaxIdsPerBatch));
+  const int64_t useful_blocks = CeilDiv(request.num_ids, int64_t{kWarpsPerBlock} * grid.ids_per_batch);
+  grid.blocks = static_cast<int>(std::min<int64_t>(most_blocks, useful_blocks));
+  return grid;
+}
+
 template <typename Decoder>
 __global__ void __launch_bounds__(kThreads)
     GatherKernel(typename Decoder::Codec codec, GatherRequest request, int32_t window_bytes, int32_t ids_per_batch) {
@@ -220,17 +260,8 @@ __global__ void __launch_bounds__(kThreads)
       __syncwarp();  // the window is filled again
     }
   }
-  if (group_lane == 0) {
-    auto add = [&](GatherCounter counter, int64_t value) {
-      if (value) {
-        atomicAdd(reinterpret_cast<unsigned long long*>(request.counters_dev + counter),
-                  static_cast<unsigned long long>(value));
-      }
-    };
-    add(kHits, hits);
-    add(kMisses, misses);
-    add(kStoreBytes, store_bytes);
-  }
+  const bool counts = group_lane == 0;
+  AddCounters(request, counts ? hits : 0, counts ? misses : 0, counts ? store_bytes : 0);
 }
 
 template <typename Decoder>
@@ -239,21 +270,9 @@ void LaunchGatherKernel(const typename Decoder::Codec& codec, const GatherReques
   constexpr int kGroupsPerBlock = kThreads / Decoder::kLanes;
   const int32_t window_bytes = std::min(RoundUp(request.slot_bytes, kLoadBytes) + kLoadBytes, FirstFetch::kMaxBytes);
   const size_t shared_bytes = size_t{kGroupsPerBlock} * (Decoder::kHeadBytes + window_bytes + kWindowSlackBytes);
-  // Without a limit as many blocks as are resident at once: a second wave would run on a part of the GPU only.
-  const int most_blocks =
-      request.max_blocks > 0 ? request.max_blocks : ResidentBlocks(GatherKernel<Decoder>, kThreads, shared_bytes);
-  const int64_t most_warps = int64_t{most_blocks} * kWarpsPerBlock;
-  const int64_t most_ids_per_batch =
-      request.max_blocks > 0 ? std::clamp<int64_t>(kIdsInFlight / most_warps, 1, kMaxIdsPerBatch) : kMaxIdsPerBatch;
-  // As large batches as can be, since the lookups of a batch overlap, but of a size that gives every warp equally many.
-  constexpr int64_t kGroups = kWarpSize / Decoder::kLanes;
-  const int64_t rounds = CeilDiv(request.num_ids, most_warps * most_ids_per_batch);
-  const int64_t even = CeilDiv(request.num_ids, most_warps * rounds);
-  const int32_t ids_per_batch =
-      static_cast<int32_t>(std::min<int64_t>(CeilDiv(even, kGroups) * kGroups, kMaxIdsPerBatch));
-  const int64_t useful_blocks = CeilDiv(request.num_ids, int64_t{kWarpsPerBlock} * ids_per_batch);
-  const int grid = static_cast<int>(std::min<int64_t>(most_blocks, useful_blocks));
-  GatherKernel<Decoder><<<grid, kThreads, shared_bytes, stream>>>(codec, request, window_bytes, ids_per_batch);
+  const GatherGrid grid = MakeGatherGrid(request, GatherKernel<Decoder>, shared_bytes, kWarpSize / Decoder::kLanes);
+  GatherKernel<Decoder>
+      <<<grid.blocks, kThreads, shared_bytes, stream>>>(codec, request, window_bytes, grid.ids_per_batch);
   IBP_CUDA_CHECK(cudaGetLastError());
 }
 

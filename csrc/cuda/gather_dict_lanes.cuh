@@ -1,0 +1,492 @@
+// The gather of codec "dict" for its usual forms: 3-bit codes, symbols of at most 8 bits below the sign, every value
+// with low bits, nothing trimmed. Offsets in a payload are then known beforehand but those of the escaped symbols.
+//
+// A lane decodes 16 bytes of a row at a time, kLanes lanes share a row, and a warp works on a tile of kRows rows for
+// each of its groups of lanes, kSteps steps of each. What makes it fast is that a row costs few instructions: the rows
+// of a batch are looked up at once, one a lane, and listed in shared memory; the prefix sums of the escapes of all
+// kRows * kSteps units of a tile share one word; and whatever is not a payload is dealt with after the batch. Payloads
+// of the next tile are on their way into registers while this one is decoded.
+#pragma once
+
+#include "cuda/gather_kernel.cuh"
+
+namespace ibp {
+
+constexpr int32_t kSectorBytes = 32;  // of memory; loads fetch whole ones
+// With 80 registers a thread. With 64, of which some spill, it is 2 to 12 % slower; with 128, 3 % slower or faster.
+constexpr int kBlocksPerMultiprocessor = 3;
+
+template <int kValueBytes_, int kLowBits_, int kLanes_, int kRows_, int kSteps_, int kLoads_, bool kPerColumn_,
+          bool kWhole_>
+struct DictLanes {
+  static constexpr int kValueBytes = kValueBytes_, kLowBits = kLowBits_, kLanes = kLanes_;
+  static constexpr int kRows = kRows_, kSteps = kSteps_, kUnits = kRows * kSteps;
+  static constexpr int kLoads = kLoads_;  // 16-byte loads of a lane that bring the first bytes of a payload
+  static constexpr bool kPerColumn = kPerColumn_;
+  // Rows are multiples of 16 bytes and start at one, and low bits start at a multiple of 4 bytes.
+  static constexpr bool kWhole = kWhole_;
+  static constexpr int kCodeBits = 3, kSymbolBits = 8 * kValueBytes - kLowBits;
+  static constexpr int kValues = kLoadBytes / kValueBytes, kQuads = kValues / 4;
+  static constexpr int kGroups = kWarpSize / kLanes, kTileRows = kRows * kGroups;
+  static constexpr int kStepValues = kLanes * kValues;
+  static constexpr int32_t kFetchBytes = kLanes * kLoads * kLoadBytes;
+  static constexpr bool kLongRows = kSteps == 4;  // take several tiles; of their payloads any number of bytes
+  // Where several loads bring a payload, none of them should share a memory sector with the next one.
+  static constexpr int32_t kBaseAlign = kLoads > 1 ? kSectorBytes : kLoadBytes;
+  // Fields of the words with the escapes of a tile's units; a unit may consist of escapes.
+  static constexpr int kFieldBits = kStepValues < 256 ? 8 : 16;
+  static constexpr int kFieldsPerWord = 32 / kFieldBits, kCountWords = (kUnits + kFieldsPerWord - 1) / kFieldsPerWord;
+};
+
+// A row of a batch. Its payload starts `skew` bytes after `base`, a kBaseAlign boundary; [0, end) from there is
+// fetched. end is 0 for what is no payload.
+struct alignas(16) RowEntry {
+  const uint8_t* base;
+  uint32_t position;  // in the output
+  uint16_t end;
+  uint8_t skew;
+  uint8_t lane;  // that looked it up; kDamagedFlag is added when the payload turns out to be damaged
+};
+
+constexpr uint8_t kDamagedFlag = 0x80;
+
+// Lanes without a value, and damaged rows, read what happens to lie behind their window: this much at most.
+constexpr int32_t kReadAheadBytes = 1024;
+
+// From global memory, which the compiler cannot know of an address that it reads from shared memory.
+__device__ __forceinline__ uint4 LoadGlobal(const uint8_t* address) {
+  uint4 x;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(address));
+  return x;
+}
+
+// The same, but the compiler does not compute it anew wherever it is used, for which it would take many instructions.
+__device__ __forceinline__ uint32_t KeepInRegister(uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+__device__ __forceinline__ uint8_t* KeepInRegister(uint8_t* shared) {
+  const uint32_t address = KeepInRegister(static_cast<uint32_t>(__cvta_generic_to_shared(shared)));
+  return static_cast<uint8_t*>(__cvta_shared_to_generic(address));
+}
+
+// Four 3-bit codes, each in a nibble, as __byte_perm wants them.
+__device__ __forceinline__ uint32_t CodeNibbles(uint32_t codes) {
+  return (codes & 0x7) | ((codes << 1) & 0x70) | ((codes << 2) & 0x700) | ((codes << 3) & 0x7000);
+}
+
+// Two 16-bit values rotated right by one bit.
+__device__ __forceinline__ uint32_t RotateHalves(uint32_t x) {
+  return ((x >> 1) & 0x7fff7fffu) | ((x << 15) & 0x80008000u);
+}
+
+// 16 bytes of values from their low bits, which start `misaligned` bytes after a multiple of 4 in shared memory, and
+// their symbols, a byte each.
+template <typename Lanes>
+__device__ __forceinline__ uint4 AssembleValues(const uint8_t* low_bytes, int misaligned,
+                                                const uint32_t (&symbols)[Lanes::kQuads]) {
+  constexpr int kWords = (Lanes::kValues * Lanes::kLowBits + 31) / 32;
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(low_bytes - misaligned);
+  uint32_t low[kWords];
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) low[w] = words[w];
+  if (misaligned) {
+    const uint32_t last = words[kWords];
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      low[w] = __funnelshift_r(low[w], w + 1 < kWords ? low[w + 1] : last, 8 * misaligned);
+    }
+  }
+  if constexpr (Lanes::kLowBits == 24) {
+    const uint32_t x[4] = {__byte_perm(low[0], symbols[0], 0x4210),
+                           __byte_perm(__funnelshift_r(low[0], low[1], 24), symbols[0], 0x5210),
+                           __byte_perm(__funnelshift_r(low[1], low[2], 16), symbols[0], 0x6210),
+                           __byte_perm(low[2] >> 8, symbols[0], 0x7210)};
+    return make_uint4(__funnelshift_r(x[0], x[0], 1), __funnelshift_r(x[1], x[1], 1), __funnelshift_r(x[2], x[2], 1),
+                      __funnelshift_r(x[3], x[3], 1));
+  } else if constexpr (Lanes::kLowBits == 8) {
+    return make_uint4(
+        RotateHalves(__byte_perm(low[0], symbols[0], 0x5140)), RotateHalves(__byte_perm(low[0], symbols[0], 0x7362)),
+        RotateHalves(__byte_perm(low[1], symbols[1], 0x5140)), RotateHalves(__byte_perm(low[1], symbols[1], 0x7362)));
+  } else {
+    static_assert(Lanes::kLowBits == 11 && Lanes::kValueBytes == 2, "float32, bfloat16 or float16");
+    uint32_t pairs[4] = {low[0], __funnelshift_r(low[0], low[1], 22), __funnelshift_r(low[1], low[2], 12), low[2] >> 2};
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+      const uint32_t both = (pairs[p] & 0x7ffu) | ((pairs[p] << 5) & 0x07ff0000u);
+      const uint32_t high = __byte_perm(symbols[p / 2], 0, p % 2 ? 0x4342 : 0x4140);
+      pairs[p] = RotateHalves(both | (high << 11));
+    }
+    return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+  }
+}
+
+// Stores the first `count` values of x, at an address that is a multiple of `alignment`.
+template <typename Lanes>
+__device__ __forceinline__ void StoreValues(uint8_t* out, const uint4& x, int count, uint32_t alignment) {
+  if (Lanes::kWhole) {
+    *reinterpret_cast<uint4*>(out) = x;
+  } else if (count >= Lanes::kValues && alignment % 8 == 0) {
+    *reinterpret_cast<uint2*>(out) = make_uint2(x.x, x.y);
+    *reinterpret_cast<uint2*>(out + 8) = make_uint2(x.z, x.w);
+  } else {
+    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int half = 0; half < 8; ++half) {
+      const uint32_t x16 = words[half / 2] >> (half % 2 * 16);
+      if (half * 2 < count * Lanes::kValueBytes)
+        *reinterpret_cast<uint16_t*>(out + half * 2) = static_cast<uint16_t>(x16);
+    }
+  }
+}
+
+// Shared memory of a block: per-column dictionaries, then for every warp its list and its windows, then slack.
+template <typename Lanes>
+struct DictShared {
+  static constexpr int32_t kListBytes = kWarpSize * static_cast<int32_t>(sizeof(RowEntry));
+  static constexpr int32_t kWindowStride = Lanes::kFetchBytes + kWindowSlackBytes;  // but for long rows
+  int32_t dictionary_bytes, warp_bytes;
+
+  __host__ __device__ DictShared(const DictLayout& layout, int32_t window_bytes) {
+    const int32_t steps = (layout.num_values + Lanes::kStepValues - 1) / Lanes::kStepValues;
+    dictionary_bytes = Lanes::kPerColumn ? steps * Lanes::kStepValues * 8 : 0;
+    const int32_t stride = Lanes::kLongRows ? window_bytes + kWindowSlackBytes : kWindowStride;
+    warp_bytes = kListBytes + Lanes::kTileRows * stride;
+  }
+  __host__ __device__ size_t block_bytes() const {
+    return size_t(dictionary_bytes) + size_t(kWarpsPerBlock) * warp_bytes + kReadAheadBytes;
+  }
+};
+
+// Per-column dictionaries as the lanes read them: of each pair of values of a step, 16 bytes lane by lane.
+template <typename Lanes>
+__device__ inline void LoadDictionaries(const DeviceDictCodec& codec, uint64_t* shared, int32_t entries) {
+  for (int32_t i = threadIdx.x; i < entries; i += kThreads) {
+    const int32_t pair = i / 2 % (Lanes::kStepValues / 2), step = i / Lanes::kStepValues;
+    const int32_t lane = pair % Lanes::kLanes, value = pair / Lanes::kLanes * 2 + i % 2;
+    const int32_t column = step * Lanes::kStepValues + lane * Lanes::kValues + value;
+    shared[i] = column < codec.layout.num_values ? codec.packed_dev[column] : 0;
+  }
+  __syncthreads();
+}
+
+template <typename Lanes>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    DictLanesKernel(DeviceDictCodec codec, GatherRequest request, int32_t window_bytes, int32_t ids_per_batch) {
+  constexpr int kLanes = Lanes::kLanes, kGroups = Lanes::kGroups, kRows = Lanes::kRows, kSteps = Lanes::kSteps;
+  constexpr int kUnits = Lanes::kUnits, kValues = Lanes::kValues, kQuads = Lanes::kQuads;
+  constexpr int kFieldBits = Lanes::kFieldBits, kFieldsPerWord = Lanes::kFieldsPerWord;
+  constexpr int32_t kWindowStride = DictShared<Lanes>::kWindowStride;
+  constexpr int32_t kLaneLowBytes = kValues * Lanes::kLowBits / 8;
+  extern __shared__ uint4 shared[];
+  const DictLayout& layout = codec.layout;
+  const DictShared<Lanes> parts(layout, window_bytes);
+  const int lane = threadIdx.x % kWarpSize, group = lane / kLanes, group_lane = lane % kLanes;
+  const int warp_in_block = threadIdx.x / kWarpSize;
+  uint8_t* const list =
+      KeepInRegister(reinterpret_cast<uint8_t*>(shared) + parts.dictionary_bytes + warp_in_block * parts.warp_bytes);
+  RowEntry* const entries = reinterpret_cast<RowEntry*>(list);
+  uint8_t* const windows = list + DictShared<Lanes>::kListBytes + (Lanes::kLongRows ? 0 : group * kWindowStride);
+  const int32_t row_bytes = layout.row_bytes, num_values = layout.num_values;
+  const int32_t codes_bytes = layout.codes_bytes();
+  const int32_t tail_byte = codes_bytes + layout.LowBytes(num_values);
+  const int32_t most_escapes = min(request.lead_bytes, PayloadLimit(request, row_bytes)) - tail_byte;
+  const uint32_t alignment = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(request.out_dev)) | row_bytes;
+  const int64_t num_warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + warp_in_block;
+  int32_t hits = 0, misses = 0;
+  int64_t store_bytes = 0;
+
+  // Where the lane's first value of a step lies, counted from the step's first code and low bits.
+  const uint32_t code_shift = KeepInRegister(static_cast<uint32_t>(group_lane * kValues * Lanes::kCodeBits % 32));
+  uint8_t* const code_window = KeepInRegister(windows + group_lane * kValues * Lanes::kCodeBits / 32 * 4);
+  uint8_t* const low_window = KeepInRegister(windows + codes_bytes + group_lane * kLaneLowBytes);
+  // Which codes of a step are the lane's: the row may end before its last one.
+  auto make_code_mask = [&](int32_t step_value) {
+    const int32_t values = num_values - step_value - group_lane * kValues;
+    return LowMask<uint32_t>(Lanes::kCodeBits * max(0, min(values, kValues)));
+  };
+  uint32_t code_masks[kSteps];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    if (!Lanes::kLongRows) code_masks[step] = KeepInRegister(make_code_mask(step * Lanes::kStepValues));
+  }
+  uint64_t shared_dictionary = 0;
+  if constexpr (Lanes::kPerColumn) {
+    LoadDictionaries<Lanes>(codec, reinterpret_cast<uint64_t*>(shared), parts.dictionary_bytes / 8);
+  } else {
+    shared_dictionary = __ldg(codec.packed_dev);
+  }
+
+  uint4 loaded[kRows][Lanes::kLoads];  // the first bytes of the next tile's payloads
+  auto fetch = [&](int tile) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const RowEntry entry = entries[tile + r * kGroups + group];
+#pragma unroll
+      for (int load = 0; load < Lanes::kLoads; ++load) {
+        const int32_t at = (load * kLanes + group_lane) * kLoadBytes;
+        if (at < entry.end) loaded[r][load] = LoadGlobal(entry.base + at);
+      }
+    }
+  };
+  // Puts them where all lanes can read them, after a __syncwarp.
+  auto finish_fetch = [&](int tile) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const RowEntry entry = entries[tile + r * kGroups + group];
+      uint8_t* window = windows + r * kGroups * kWindowStride;
+#pragma unroll
+      for (int load = 0; load < Lanes::kLoads; ++load) {
+        const int32_t at = (load * kLanes + group_lane) * kLoadBytes;
+        if (at < entry.end) *reinterpret_cast<uint4*>(window + at) = loaded[r][load];
+      }
+      if constexpr (Lanes::kLongRows) {  // only their first bytes are fetched ahead
+        for (int32_t at = Lanes::kFetchBytes + group_lane * kLoadBytes; at < entry.end; at += kLanes * kLoadBytes) {
+          *reinterpret_cast<uint4*>(window + at) = LoadGlobal(entry.base + at);
+        }
+      }
+    }
+  };
+
+  for (int64_t batch = warp * ids_per_batch; batch < request.num_ids; batch += num_warps * ids_per_batch) {
+    const int count = static_cast<int>(min(static_cast<int64_t>(ids_per_batch), request.num_ids - batch));
+    RowRef mine;  // of id `lane` of the batch; none where there is no such id
+    int64_t id = 0;
+    uint32_t position = 0;
+    if (lane < count) {
+      id = request.ids_are_int64 ? static_cast<const int64_t*>(request.ids_dev)[batch + lane]
+                                 : static_cast<const int32_t*>(request.ids_dev)[batch + lane];
+      position = static_cast<uint32_t>(request.positions_dev ? request.positions_dev[batch + lane] : batch + lane);
+      mine = Lookup(request, row_bytes, id);
+    }
+    // Payloads first.
+    const unsigned payload_lanes = __ballot_sync(kWholeWarp, mine.kind == RowKind::kPayload);
+    const int num_payloads = __popc(payload_lanes);
+    const int payloads_before = __popc(payload_lanes & LowMask<uint32_t>(lane));
+    RowEntry entry = {nullptr, position, 0, 0, static_cast<uint8_t>(lane)};
+    if (mine.kind == RowKind::kPayload) {
+      entry.skew = static_cast<uint8_t>(reinterpret_cast<uintptr_t>(mine.source) % Lanes::kBaseAlign);
+      entry.base = mine.source - entry.skew;
+      entry.end = static_cast<uint16_t>(entry.skew + request.lead_bytes);
+      entries[payloads_before] = entry;
+      if (!mine.hit) store_bytes += RoundUp(entry.end, kLoadBytes);
+    } else {
+      entries[num_payloads + lane - payloads_before] = entry;
+      if (mine.kind == RowKind::kRaw && !mine.hit) {
+        store_bytes += row_bytes + (request.slot_bytes < row_bytes ? kOverflowIndexBytes : 0);
+      }
+    }
+    hits += mine.kind != RowKind::kNothing && mine.hit;
+    misses += mine.kind != RowKind::kNothing && !mine.hit;
+    __syncwarp();
+
+    bool damaged = false;
+    fetch(0);
+    for (int tile = 0; tile < num_payloads; tile += Lanes::kTileRows) {
+      finish_fetch(tile);
+      __syncwarp();
+      if (tile + Lanes::kTileRows < num_payloads) fetch(tile + Lanes::kTileRows);
+
+      int32_t escapes_before[kRows] = {};
+      int32_t first_value = 0;
+      do {
+        uint32_t symbols[kUnits][kQuads] = {}, escaped[kUnits] = {}, counts[Lanes::kCountWords] = {};
+        // Rows that the tile does not have are decoded from what is there, which costs less than to branch.
+#pragma unroll
+        for (int u = 0; u < kUnits; ++u) {
+          const int r = u / kSteps, step = u % kSteps;
+          const int32_t step_value = first_value + step * Lanes::kStepValues;
+          if (Lanes::kLongRows && step_value >= num_values) continue;
+          const int32_t skew = entries[tile + r * kGroups + group].skew;
+          const uint32_t* codes = reinterpret_cast<const uint32_t*>(code_window + r * kGroups * kWindowStride + skew) +
+                                  step_value * Lanes::kCodeBits / 32;
+          const uint32_t mask = Lanes::kLongRows ? make_code_mask(step_value) : code_masks[step];
+          const uint32_t packed = __funnelshift_r(codes[0], codes[1], code_shift) & mask;
+#pragma unroll
+          for (int q = 0; q < kQuads; ++q) {
+            const uint32_t nibbles = CodeNibbles(packed >> (12 * q));
+            escaped[u] |= (nibbles & (nibbles >> 1) & (nibbles >> 2) & 0x1111u) << (16 * q);
+            if constexpr (Lanes::kPerColumn) {
+              const auto* dictionaries =
+                  reinterpret_cast<const ulonglong2*>(shared) +
+                  (step_value / Lanes::kStepValues * (Lanes::kStepValues / 2) + 2 * q * kLanes + group_lane);
+              const ulonglong2 low = dictionaries[0], high = dictionaries[kLanes];
+              auto look_up = [&](unsigned long long dictionary, int k) {
+                return __byte_perm(static_cast<uint32_t>(dictionary), static_cast<uint32_t>(dictionary >> 32),
+                                   nibbles >> (4 * k));
+              };
+              symbols[u][q] = __byte_perm(__byte_perm(look_up(low.x, 0), look_up(low.y, 1), 0x0040),
+                                          __byte_perm(look_up(high.x, 2), look_up(high.y, 3), 0x0040), 0x5410);
+            } else {
+              symbols[u][q] = __byte_perm(static_cast<uint32_t>(shared_dictionary),
+                                          static_cast<uint32_t>(shared_dictionary >> 32), nibbles);
+            }
+          }
+          counts[u / kFieldsPerWord] += static_cast<uint32_t>(__popc(escaped[u])) << (u % kFieldsPerWord * kFieldBits);
+        }
+
+        uint32_t sums[Lanes::kCountWords], totals[Lanes::kCountWords];
+#pragma unroll
+        for (int w = 0; w < Lanes::kCountWords; ++w) {
+          sums[w] = counts[w];
+#pragma unroll
+          for (int distance = 1; distance < kLanes; distance *= 2) {
+            const uint32_t other = __shfl_up_sync(kWholeWarp, sums[w], distance, kLanes);
+            if (group_lane >= distance) sums[w] += other;
+          }
+          totals[w] = __shfl_sync(kWholeWarp, sums[w], kLanes - 1, kLanes);
+          sums[w] -= counts[w];
+        }
+
+        // Escaped symbols are 0 so far; each round adds the first that is left of every unit.
+        const uint8_t* tails[kUnits];
+        uint32_t all_escaped = 0;
+#pragma unroll
+        for (int u = 0; u < kUnits; ++u) {
+          const int r = u / kSteps;
+          auto field = [&](const uint32_t (&words)[Lanes::kCountWords]) {
+            return (words[u / kFieldsPerWord] >> (u % kFieldsPerWord * kFieldBits)) & LowMask<uint32_t>(kFieldBits);
+          };
+          tails[u] = windows + r * kGroups * kWindowStride + entries[tile + r * kGroups + group].skew + tail_byte +
+                     min(escapes_before[r], most_escapes) + field(sums);
+          escapes_before[r] += field(totals);
+          all_escaped |= escaped[u];
+        }
+        while (__any_sync(kWholeWarp, all_escaped)) {
+          all_escaped = 0;
+#pragma unroll
+          for (int u = 0; u < kUnits; ++u) {
+            const uint32_t first = escaped[u] & (0u - escaped[u]);
+            const uint32_t symbol = *tails[u]++ & LowMask<uint32_t>(Lanes::kSymbolBits);
+            escaped[u] ^= first;
+            all_escaped |= escaped[u];
+            // Bit 4k of `first` is value k's, and its square bit 8k, where the symbol belongs.
+#pragma unroll
+            for (int q = 0; q < kQuads; ++q) {
+              const uint32_t of_quad = (first >> (16 * q)) & 0xffffu;
+              symbols[u][q] += symbol * (of_quad * of_quad);
+            }
+          }
+        }
+
+#pragma unroll
+        for (int u = 0; u < kUnits; ++u) {
+          const int r = u / kSteps, step = u % kSteps;
+          const int32_t step_value = first_value + step * Lanes::kStepValues;
+          const int32_t column = step_value + group_lane * kValues;
+          const RowEntry row = entries[tile + r * kGroups + group];
+          if (row.end > 0 && column < num_values) {
+            const uint8_t* low = low_window + r * kGroups * kWindowStride + row.skew + step_value * Lanes::kLowBits / 8;
+            const int before = (Lanes::kWhole ? 0 : codes_bytes) + (kLaneLowBytes % 4 ? group_lane * kLaneLowBytes : 0);
+            uint8_t* out = request.out_dev + int64_t{row.position} * row_bytes + column * Lanes::kValueBytes;
+            StoreValues<Lanes>(out, AssembleValues<Lanes>(low, before % 4, symbols[u]), num_values - column, alignment);
+          }
+        }
+        first_value += kSteps * Lanes::kStepValues;
+      } while (Lanes::kLongRows && first_value < num_values);
+
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if (escapes_before[r] > most_escapes && tile + r * kGroups + group < num_payloads) {
+          damaged = true;
+          if (group_lane == 0) entries[tile + r * kGroups + group].lane |= kDamagedFlag;
+        }
+      }
+      __syncwarp();  // the windows are filled again
+    }
+
+    // Rows that are something else than a payload, and those of damaged payloads once more.
+    unsigned others = LowMask<uint32_t>(count) & ~payload_lanes;
+    if (__any_sync(kWholeWarp, damaged)) {
+      const int looked_up_by = entries[lane].lane;
+      for (unsigned of = __ballot_sync(kWholeWarp, looked_up_by & kDamagedFlag); of; of &= of - 1) {
+        const int of_lane = __shfl_sync(kWholeWarp, looked_up_by, __ffs(of) - 1) & ~kDamagedFlag;
+        others |= 1u << of_lane;
+        if (lane == of_lane) {
+          ReportError(request, kDamagedRow, id);
+          mine.kind = RowKind::kNothing;
+        }
+      }
+    }
+    for (; others; others &= others - 1) {
+      const int of_lane = __ffs(others) - 1;
+      const RowRef ref = mine.Broadcast(of_lane);
+      uint8_t* out = request.out_dev + int64_t{__shfl_sync(kWholeWarp, position, of_lane)} * row_bytes;
+      if (ref.kind == RowKind::kRaw) {
+        CopyRaw(ref.source, row_bytes, out, alignment % 4 == 0, lane, kWarpSize);
+      } else {
+        ZeroRow(row_bytes, out, alignment % 4 == 0, lane, kWarpSize);
+      }
+    }
+    __syncwarp();  // the list is filled again
+  }
+  AddCounters(request, hits, misses, store_bytes);
+}
+
+template <typename Lanes>
+void LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request, int32_t window_bytes,
+                     cudaStream_t stream) {
+  const size_t shared_bytes = DictShared<Lanes>(codec.layout, window_bytes).block_bytes();
+  constexpr size_t kSharedBytesWithoutAsking = 48 << 10;
+  if (shared_bytes > kSharedBytesWithoutAsking) {
+    IBP_CUDA_CHECK(cudaFuncSetAttribute(DictLanesKernel<Lanes>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        static_cast<int>(shared_bytes)));
+  }
+  const GatherGrid grid = MakeGatherGrid(request, DictLanesKernel<Lanes>, shared_bytes, Lanes::kGroups);
+  DictLanesKernel<Lanes>
+      <<<grid.blocks, kThreads, shared_bytes, stream>>>(codec, request, window_bytes, grid.ids_per_batch);
+  IBP_CUDA_CHECK(cudaGetLastError());
+}
+
+// Fewest lanes a row that have it in one step and its payload in one load; long rows take several.
+template <int kValueBytes, int kLowBits, bool kPerColumn, bool kWhole>
+bool LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream) {
+  const int32_t values = codec.layout.num_values;
+  auto window_bytes = [&](int32_t base_align) { return RoundUp(request.lead_bytes + base_align - 4, kLoadBytes); };
+  auto launch_if = [&](auto lanes, bool last) {
+    using Lanes = decltype(lanes);
+    const int32_t window = window_bytes(Lanes::kBaseAlign);
+    const bool fits = values <= Lanes::kSteps * Lanes::kStepValues && window <= Lanes::kFetchBytes;
+    if (fits || last) LaunchDictLanes<Lanes>(codec, request, window, stream);
+    return fits || last;
+  };
+  // Portable to every GPU that the library is built for.
+  constexpr size_t kMostSharedBytes = 96 << 10;
+  using LongRows = DictLanes<kValueBytes, kLowBits, 32, 1, 4, 6, kPerColumn, kWhole>;
+  if (DictShared<LongRows>(codec.layout, window_bytes(kSectorBytes)).block_bytes() > kMostSharedBytes) return false;
+  return launch_if(DictLanes<kValueBytes, kLowBits, 8, 4, 1, 1, kPerColumn, kWhole>{}, false) ||
+         launch_if(DictLanes<kValueBytes, kLowBits, 16, 4, 1, 1, kPerColumn, kWhole>{}, false) ||
+         launch_if(DictLanes<kValueBytes, kLowBits, 32, 4, 1, 1, kPerColumn, kWhole>{}, false) ||
+         launch_if(DictLanes<kValueBytes, kLowBits, 32, 2, 2, 2, kPerColumn, kWhole>{}, false) ||
+         launch_if(LongRows{}, true);
+}
+
+// Returns false, having done nothing, if the codec or the rows are not of the form that these kernels decode.
+template <int kValueBytes, int kLowBits>
+bool LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream) {
+  const DictLayout& layout = codec.layout;
+  const bool form = layout.value_bits == 8 * kValueBytes && layout.low_bits() == kLowBits && layout.trim_bits == 0 &&
+                    layout.code_bits == 3 && layout.sign_low && !layout.zero_code && codec.packed_dev != nullptr;
+  auto starts_sector = [](const DeviceRows& rows) {
+    return reinterpret_cast<uintptr_t>(rows.slots) % kSectorBytes == 0;
+  };
+  // Where not even the low bits fit the slot every payload is damaged, which the general kernel sees to.
+  const int32_t longest = std::min({request.lead_bytes, request.slot_bytes, layout.row_bytes - 1});
+  const bool rows = request.slot_bytes % 4 == 0 && starts_sector(request.store) && starts_sector(request.cache) &&
+                    reinterpret_cast<uintptr_t>(request.out_dev) % kValueBytes == 0 &&
+                    longest >= layout.codes_bytes() + layout.LowBytes(layout.num_values) &&
+                    request.num_ids <= INT32_MAX;
+  if (!form || !rows) return false;
+  const bool whole =
+      (reinterpret_cast<uintptr_t>(request.out_dev) | static_cast<uintptr_t>(layout.row_bytes)) % 16 == 0 &&
+      layout.codes_bytes() % 4 == 0;
+  if (layout.per_column) {
+    return whole ? LaunchDictLanes<kValueBytes, kLowBits, true, true>(codec, request, stream)
+                 : LaunchDictLanes<kValueBytes, kLowBits, true, false>(codec, request, stream);
+  }
+  return whole ? LaunchDictLanes<kValueBytes, kLowBits, false, true>(codec, request, stream)
+               : LaunchDictLanes<kValueBytes, kLowBits, false, false>(codec, request, stream);
+}
+
+}  // namespace ibp
