@@ -40,8 +40,11 @@ def stored_bytes(form: Form, rows: torch.Tensor) -> int:
     return int(measure(form, rows).clamp(max=rows.shape[1]).sum(dtype=torch.int64))
 
 
-def encode(form: Form, rows: torch.Tensor, overflow_index: torch.Tensor, out: CompressedRows) -> None:
-    """overflow_index: int64 [n], read for rows that do not fit their slot."""
+def encode(
+    form: Form, rows: torch.Tensor, overflow_index: torch.Tensor, out: CompressedRows, first_overflow: int = 0
+) -> None:
+    """overflow_index: int64 [n], read for rows that do not fit their slot. first_overflow: the index of the first row
+    in the overflow area of `out`; not 0 on the CPU only."""
     where = (out.slots, out.slot_bytes, out.bitmask, out.overflow)
     if rows.is_cuda:
         with torch.cuda.device(rows.device):
@@ -49,11 +52,15 @@ def encode(form: Form, rows: torch.Tensor, overflow_index: torch.Tensor, out: Co
             scratch = torch.empty(cuda.encode_scratch_bytes(native), dtype=torch.uint8, device=rows.device)
             cuda.encode(native, rows, overflow_index, *where, scratch, _stream(rows.device))
     else:
-        _native.cpu.encode(form.native, rows, overflow_index, *where, _native.threads(), _native.cpu_path)
+        how = _native.threads(), _native.cpu_path, first_overflow
+        _native.cpu.encode(form.native, rows, overflow_index, *where, *how)
 
 
-def decode_on_cpu(form: Form, rows: CompressedRows, ids: torch.Tensor, out: torch.Tensor) -> None:
-    """ids: int32/int64 [n] on the CPU; out: uint8 [n, row_bytes]. Raises IndexError and FormatError."""
+def decode_on_cpu(
+    form: Form, rows: CompressedRows, ids: torch.Tensor, out: torch.Tensor, slot_of: torch.Tensor | None = None
+) -> None:
+    """ids: int32/int64 [n] on the CPU; out: uint8 [n, row_bytes]; slot_of: int32 [num_rows], the slot of each id (None:
+    id i is in slot i). Raises IndexError and FormatError."""
     _native.cpu.decode(
         form.native,
         rows.slots,
@@ -65,6 +72,7 @@ def decode_on_cpu(form: Form, rows: CompressedRows, ids: torch.Tensor, out: torc
         out,
         _native.threads(),
         _native.cpu_path,
+        slot_of,
     )
 
 

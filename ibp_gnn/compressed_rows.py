@@ -137,6 +137,11 @@ class CompressedRows:
             first, first_overflow = first + len(part), first_overflow + len(raw)
         return out
 
+    def overflow_indices(self, ids: torch.Tensor) -> torch.Tensor:
+        """ids: int64 [n] in range, of rows that overflow, on this device. Returns int64 [n]: where in the overflow area
+        they lie. Raises FormatError for a damaged index."""
+        return self._overflow_indices(self._slot_matrix()[:, : _native.cpu.OVERFLOW_INDEX_BYTES].index_select(0, ids))
+
     def _overflow_indices(self, slots: torch.Tensor) -> torch.Tensor:
         """slots: uint8 [n, slot_bytes] of rows that overflow. Returns the indices in them, int64 [n]."""
         index = slots[:, : _native.cpu.OVERFLOW_INDEX_BYTES].to(torch.int64)

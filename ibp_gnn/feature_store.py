@@ -1,4 +1,4 @@
-"""CompressedFeatureStore: all rows of a feature matrix, compressed, in CPU memory."""
+"""CompressedFeatureStore: all rows of a feature matrix, compressed, in CPU memory or a file."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 import warnings
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from tqdm import tqdm
 
 from . import backend
-from .codec import Codec, best_lead_bytes, best_slot_bytes, payload_histogram
+from .codec import Codec
 from .compressed_rows import CompressedRows
 from .gpu_gather import GatherStats, GpuGather, MappedRows
 from .pinned import PinError, PinnedRows
-from .rows import as_ids, as_tensor, check_row_shape, prepare_out, resolve_device, to_bytes
+from .rows import as_ids, prepare_out, resolve_device, to_bytes
+from .store_file.building import Job, Layout, build_in_memory
+from .store_file.held_rows import FileRows
+from .store_file.reading import StoreFile
+from .store_file.writing import save
 
-Layout = Literal["compact", "inplace"]
-_CHUNK_BYTES = 64 << 20
 # Random rows over more than about 1 GB of mapped memory are bound by address translation, not by bytes; ordered
 # they are not. Ordering a small batch costs more than it saves.
 _ORDER_FOOTPRINT_BYTES = 1 << 30
@@ -32,15 +32,27 @@ _SHORT_SLOT_BYTES = 256
 
 
 class CompressedFeatureStore:
-    """Compressed rows of one dtype and shape, by id. Make it with `build`. A RowSource; a context manager; picklable
-    (with its rows). Safe to read from several threads."""
+    """Compressed rows of one dtype and shape, by id. Make it with `build` or `load`. A RowSource; a context manager;
+    picklable (with its rows, or the name of its file). Safe to read from several threads."""
 
-    def __init__(self, codec: Codec, rows: CompressedRows, lead_bytes: int, pin: bool | str = "auto") -> None:
-        """rows: on the CPU, made with `codec`. Use `build`."""
+    def __init__(
+        self,
+        codec: Codec,
+        rows: CompressedRows,
+        lead_bytes: int,
+        pin: bool | str = "auto",
+        slot_of: torch.Tensor | None = None,
+        file_rows: FileRows | None = None,
+    ) -> None:
+        """rows: on the CPU, made with `codec`; slot_of: see the property; file_rows: what holds the rows of a file. Use
+        `build` and `load`."""
         if pin not in (True, False, "auto"):
             raise ValueError(f"pin: want True, False or 'auto', got {pin!r}")
         self.codec = codec
         self._rows: CompressedRows | None = rows
+        self._slot_of = slot_of
+        self._file_rows = file_rows
+        self._slot_tables: dict[torch.device, torch.Tensor] = {}
         self._lead_bytes = lead_bytes
         self._pin = pin
         self._pinned: PinnedRows | None = None
@@ -57,58 +69,62 @@ class CompressedFeatureStore:
         codec: str | Codec = "ibp",
         *,
         layout: Layout = "compact",
+        order: Any = None,
         pin: bool | str = "auto",
         chunk_rows: int | None = None,
         progress: bool = True,
     ) -> CompressedFeatureStore:
-        """features: [n, *row_shape] tensor, NumPy array or memmap, n >= 1; read in chunks of chunk_rows (None: 64 MiB
+        """features: [n, *row_shape] tensor, NumPy array or memmap, n >= 1; read in chunks of chunk_rows (None: 24 MiB
         worth), twice: once for the sizes, once to compress, so that memory stays bounded by the result and a chunk.
 
         codec: a name, fitted on a sample here, or a fitted Codec of the same dtype and row shape.
         layout: "compact" = slots of the length that makes slots and overflow rows smallest; "inplace" = slots as long
         as a raw row.
+        order: [n] int32/int64, every id once, hottest first: the row of node order[s] goes to slot s. None: node i's
+        row goes to slot i. Ids stay what they are; a store in this order is cheaper to cache and to read.
         pin: "auto" = page-lock the rows at the first gather to a GPU, and warn and copy through a staging buffer if
         that fails; True = page-lock now, or raise PinError; False = always the staging buffer.
         progress: show a progress bar. Raises TypeError and ValueError on bad arguments.
         """
-        if layout not in ("compact", "inplace"):
-            raise ValueError(f"layout: want 'compact' or 'inplace', got {layout!r}")
-        if not isinstance(features, (np.ndarray, torch.Tensor)):
-            as_tensor(features, "features")  # raises
-        check_row_shape(tuple(features.shape), "features")
-        num_rows = len(features)
-        if num_rows == 0:
-            raise ValueError(f"features: want at least 1 row, got shape {list(features.shape)}")
-        if isinstance(codec, str):
-            codec = Codec.fit(features, codec=codec)
-        elif not isinstance(codec, Codec):
-            raise TypeError(f"codec: want a name or a Codec, got {type(codec).__name__}")
-        if chunk_rows is not None and chunk_rows < 1:
-            raise ValueError(f"chunk_rows: want at least 1, got {chunk_rows}")
-        # Whole bitmask words per chunk.
-        step = -(-(chunk_rows or max(1, _CHUNK_BYTES // codec.row_bytes)) // 32) * 32
+        job = Job.check(features, codec, layout, order, chunk_rows, progress)
+        rows, lead_bytes = build_in_memory(job)
+        return cls(job.codec, rows, lead_bytes, pin, job.slot_of)
 
-        def chunks(what: str) -> Any:
-            with tqdm(total=num_rows, desc=what, unit="row", unit_scale=True, disable=not progress) as bar:
-                for first in range(0, num_rows, step):
-                    chunk = as_tensor(features[first : first + step], "features").cpu()
-                    codec.check_rows(chunk)
-                    yield first, to_bytes(chunk)
-                    bar.update(len(chunk))
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a store file (ibp_gnn/store_file/header.py), which is there as a whole or not at all, and replaces one
+        that is there. Raises OSError. `ibp-gnn build` makes store files of features that do not fit in memory."""
+        save(self, path)
 
-        histogram = torch.zeros(codec.row_bytes + 1, dtype=torch.int64)
-        for _, chunk in chunks("sizing"):
-            histogram += payload_histogram(backend.measure(codec.form, chunk), codec.row_bytes)
-        slot_bytes = best_slot_bytes(histogram, codec.row_bytes) if layout == "compact" else codec.row_bytes
-        num_overflow = int(histogram[slot_bytes + 1 :].sum())
-        rows = CompressedRows.empty(num_rows, codec.row_bytes, slot_bytes, num_overflow)
-        first_overflow = 0
-        for first, chunk in chunks("compressing"):
-            spills = codec.spills(backend.measure(codec.form, chunk), slot_bytes)
-            part = rows.view(first, len(chunk))
-            backend.encode(codec.form, chunk, first_overflow + torch.cumsum(spills, 0) - 1, part)
-            first_overflow += int(spills.sum())
-        return cls(codec, rows, best_lead_bytes(codec.form, histogram, slot_bytes), pin)
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        mmap: bool = True,
+        shared: bool = False,
+        pin: bool | str = "auto",
+        verify: Literal["load", "read"] = "load",
+    ) -> CompressedFeatureStore:
+        """Opens a store file, which must not be changed while it is open; it may come from anyone.
+
+        mmap: True = the rows stay in the file, mapped; False = they are read to memory, in parallel.
+        shared: instead, to memory that all processes of this user which load the file so have in common; the first one
+        fills it (ibp_gnn/store_file/sharing.py).
+        pin: as for `build`. Mapped rows are read to memory, to be page-locked there.
+        verify: when the checksums of mapped rows are compared: "load" = all of them now, in parallel; "read" = those of
+        the blocks that a gather touches, at the first one that does (all of them before rows go to a GPU's kernel).
+
+        Raises FormatError saying where the file is damaged, OSError, PinError; with verify="read", `gather` may raise
+        FormatError, too.
+        """
+        if verify not in ("load", "read"):
+            raise ValueError(f"verify: want 'load' or 'read', got {verify!r}")
+        if verify == "read" and (shared or not mmap):
+            raise ValueError("verify: want 'load' for rows that are read to memory, got 'read'")
+        held = FileRows(StoreFile(path), "shared" if shared else "mapped" if mmap else "private")
+        if verify == "load":
+            held.check()
+        return cls(**_parts(held), pin=pin)
 
     def gather(
         self, ids: Any, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
@@ -121,7 +137,7 @@ class CompressedFeatureStore:
         Raises IndexError naming the first bad id; where ids are on a GPU, at the next gather or `check` after the
         kernel ran, rows of bad ids being zeros. ValueError after `close`.
         """
-        rows = self.rows
+        rows = self._held
         ids = as_ids(ids)
         target = resolve_device(device, ids.device)
         if target.type == "cuda":
@@ -129,7 +145,9 @@ class CompressedFeatureStore:
         out = prepare_out(out, (len(ids), *self.codec.row_shape), self.dtype, target)
         out_bytes = to_bytes(out)
         if target.type == "cpu":
-            backend.decode_on_cpu(self.codec.form, rows, ids.cpu(), out_bytes)
+            ids = ids.cpu()
+            self._check_file_rows(ids)
+            backend.decode_on_cpu(self.codec.form, rows, ids, out_bytes, self._slot_of)
             return out
         check_ids_on_cpu(ids, rows.num_rows)
         if self._pin_now():
@@ -139,7 +157,7 @@ class CompressedFeatureStore:
         return out
 
     def _gather_mapped(self, ids: torch.Tensor, out_bytes: torch.Tensor, device: torch.device) -> None:
-        positions = None
+        ids, positions = self.to_slots(ids), None
         if len(ids) >= _ORDER_MIN_IDS and self.rows.nbytes >= _ORDER_FOOTPRINT_BYTES:
             ids, positions = torch.sort(ids)
         blocks = _MISS_BLOCKS_SHORT_SLOTS if self.slot_bytes <= _SHORT_SLOT_BYTES else _MISS_BLOCKS
@@ -148,8 +166,14 @@ class CompressedFeatureStore:
     def _gather_staged(self, ids: torch.Tensor, out: torch.Tensor, device: torch.device) -> None:
         """Copies the compressed rows to the GPU through ordinary memory, and decodes them there."""
         wanted = ids.to("cpu", torch.int64)
-        check_ids_on_cpu(wanted, self.rows.num_rows)
-        self.codec.decompress(self.rows.select(wanted, device), out=out)
+        self._check_file_rows(wanted)
+        self.codec.decompress(self._held.select(self.to_slots(wanted), device), out=out)
+
+    def _check_file_rows(self, ids: torch.Tensor) -> None:
+        """ids: on the CPU. Raises IndexError; and FormatError if what is read of the file for them is damaged."""
+        if self._file_rows is not None and not self._file_rows.is_checked:
+            check_ids_on_cpu(ids, self._held.num_rows)
+            self._file_rows.check_slots(self.to_slots(ids))
 
     def gather_on(self, device: torch.device) -> GpuGather:
         """The kernel's plan for a device, over the page-locked rows."""
@@ -166,6 +190,23 @@ class CompressedFeatureStore:
         address = self._pinned.addresses
         return MappedRows(self.rows, address["slots"], address["overflow"], self.rows.bitmask.to(device))
 
+    def to_slots(self, ids: torch.Tensor) -> torch.Tensor:
+        """ids: [n] int32/int64 on any device. Returns the slots of these nodes there: the ids themselves, or int64 [n]
+        where the store has an order. Ids out of range stay as they are. No host sync; the table is copied to a GPU
+        once."""
+        if self._slot_of is None:
+            return ids
+        if ids.device not in self._slot_tables:
+            self._slot_tables[ids.device] = self._slot_of.to(ids.device)
+        last = len(self._slot_of) - 1
+        slots = self._slot_tables[ids.device].index_select(0, ids.clamp(0, last))
+        return torch.where((ids < 0) | (ids > last), ids.to(torch.int64), slots.to(torch.int64))
+
+    @property
+    def slot_of(self) -> torch.Tensor | None:
+        """int32 [num_rows] on the CPU: the slot of each node id; None where node i is in slot i."""
+        return self._slot_of
+
     @property
     def lead_bytes(self) -> int:
         """Bytes of a slot that a GPU fetches before it knows the payload's length."""
@@ -177,12 +218,14 @@ class CompressedFeatureStore:
         return self._pin_now()
 
     def _pin_now(self) -> bool:
-        """Page-locks the rows once, as `pin` asks. Returns whether they are page-locked."""
+        """Page-locks the rows once, as `pin` asks. Returns whether they are page-locked. Raises FormatError."""
         if self._pinned is not None:
             return True
         if self._pin is False or self._pin_failed:
             return False
         try:
+            if self._file_rows is not None:
+                self._rows = self._file_rows.to_memory()
             self._pinned, self._pinned_by = PinnedRows(self.rows), os.getpid()
         except PinError as error:
             if self._pin is True:
@@ -202,14 +245,22 @@ class CompressedFeatureStore:
 
     @property
     def rows(self) -> CompressedRows:
-        """The compressed rows. Raises ValueError after `close`."""
+        """The compressed rows, all checked if they lie in a file. Raises FormatError if that is damaged, and ValueError
+        after `close`."""
+        rows = self._held
+        if self._file_rows is not None:
+            self._file_rows.check()
+        return rows
+
+    @property
+    def _held(self) -> CompressedRows:
         if self._rows is None:
             raise ValueError("this CompressedFeatureStore is closed")
         return self._rows
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (self.rows.num_rows, *self.codec.row_shape)
+        return (self._held.num_rows, *self.codec.row_shape)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -221,16 +272,17 @@ class CompressedFeatureStore:
 
     @property
     def slot_bytes(self) -> int:
-        return self.rows.slot_bytes
+        return self._held.slot_bytes
 
     @property
     def nbytes(self) -> int:
-        """Bytes of CPU memory: slots, overflow rows, bitmask, codec, slack."""
-        return self.rows.nbytes + self.codec.nbytes
+        """Bytes of CPU memory, or of a mapped file: slots, overflow rows, bitmask, table of slots, codec, slack."""
+        table = 0 if self._slot_of is None else self._slot_of.nbytes
+        return self._held.nbytes + self.codec.nbytes + table
 
     @property
     def raw_nbytes(self) -> int:
-        return self.rows.raw_nbytes
+        return self._held.raw_nbytes
 
     @property
     def savings(self) -> float:
@@ -256,12 +308,15 @@ class CompressedFeatureStore:
             self.check()
         finally:
             self._gathers.clear()
+            self._slot_tables.clear()
             if self._pinned is not None and self._pinned_by == os.getpid():
                 self._pinned.close()
             self._pinned = self._rows = None
+            if self._file_rows is not None:
+                self._file_rows.close()
 
     def __len__(self) -> int:
-        return self.rows.num_rows
+        return self._held.num_rows
 
     def __enter__(self) -> CompressedFeatureStore:
         return self
@@ -278,10 +333,27 @@ class CompressedFeatureStore:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"codec": self.codec, "rows": self.rows, "lead_bytes": self._lead_bytes, "pin": self._pin}
+        if self._file_rows is not None and self._held is not None:  # raises if closed
+            return {"file": self._file_rows.__getstate__(), "pin": self._pin}
+        return {
+            "codec": self.codec,
+            "rows": self.rows,
+            "lead_bytes": self._lead_bytes,
+            "pin": self._pin,
+            "slot_of": self._slot_of,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        if "file" in state:
+            state = {**_parts(FileRows.again(**state["file"])), "pin": state["pin"]}
         self.__init__(**state)  # type: ignore[misc]
+
+
+def _parts(held: FileRows) -> dict[str, Any]:
+    """The arguments of a store of these rows. Raises FormatError."""
+    file = held.file
+    parts = {"codec": file.codec(), "rows": held.rows, "lead_bytes": file.header.lead_bytes}
+    return {**parts, "slot_of": file.slot_of(), "file_rows": held}
 
 
 def check_ids_on_cpu(ids: torch.Tensor, num_rows: int) -> None:

@@ -11,9 +11,10 @@ from .capacity import parse_capacity
 from .compressed_rows import CompressedRows
 from .feature_store import CompressedFeatureStore, check_ids_on_cpu
 from .gpu_gather import GatherStats, GpuGather
+from .row_order import hottest_first
 from .rows import as_ids, prepare_out, resolve_device, to_bytes
 
-_TABLE_BYTES_PER_ROW = 4  # int32: the row's slot in the cache, or -1
+_TABLE_BYTES_PER_ROW = 4  # int32: the slot in the cache of each slot of the store, or -1
 
 
 class CompressedGPUCache:
@@ -44,11 +45,11 @@ class CompressedGPUCache:
         order = _hot_order(store, hotness, hot_ids)
         limit, most_rows = parse_capacity(capacity, num_rows=len(store), store_bytes=store.nbytes, device=self.device)
         num_cached = _rows_that_fit(store, order[:most_rows], limit, capacity)
-        cached_ids = order[:num_cached]
+        cached_slots = store.to_slots(order[:num_cached])
         store_rows = store.mapped_rows(self.device)
-        self._cache: CompressedRows = store.rows.select(cached_ids, self.device)
+        self._cache: CompressedRows = store.rows.select(cached_slots, self.device)
         self._cache_slot = torch.full((len(store),), -1, dtype=torch.int32)
-        self._cache_slot[cached_ids] = torch.arange(num_cached, dtype=torch.int32)
+        self._cache_slot[cached_slots] = torch.arange(num_cached, dtype=torch.int32)
         self._cache_slot = self._cache_slot.to(self.device)
         self._gather = GpuGather(
             store.codec,
@@ -70,7 +71,7 @@ class CompressedGPUCache:
             return self.store.gather(ids, device=target, out=out)
         check_ids_on_cpu(ids, len(self.store))
         out = prepare_out(out, (len(ids), *self.store.codec.row_shape), self.dtype, target)
-        self._gather.gather(ids.to(target, non_blocking=True), to_bytes(out))
+        self._gather.gather(self.store.to_slots(ids.to(target, non_blocking=True)), to_bytes(out))
         return out
 
     @property
@@ -113,7 +114,8 @@ class CompressedGPUCache:
 
 def _fixed_bytes(store: CompressedFeatureStore) -> int:
     """GPU bytes that do not depend on how many rows are cached: slot table, the store's bitmask, codec tables."""
-    return _TABLE_BYTES_PER_ROW * len(store) + store.rows.bitmask.numel() + store.codec.form.device_nbytes
+    tables = _TABLE_BYTES_PER_ROW * len(store) + (0 if store.slot_of is None else store.slot_of.nbytes)
+    return tables + store.rows.bitmask.numel() + store.codec.form.device_nbytes
 
 
 def _hot_order(
@@ -130,12 +132,7 @@ def _hot_order(
         return ids
     if hotness is None:
         return torch.arange(len(store))
-    scores = torch.as_tensor(hotness).detach().cpu()
-    if tuple(scores.shape) != (len(store),):
-        raise ValueError(f"hotness: want shape [{len(store)}], got {list(scores.shape)}")
-    if scores.is_floating_point() and bool(torch.isnan(scores).any()):
-        raise ValueError("hotness: want numbers, got NaN")
-    return torch.argsort(scores, descending=True, stable=True)
+    return hottest_first(hotness, len(store))
 
 
 def _rows_that_fit(
@@ -148,7 +145,7 @@ def _rows_that_fit(
     empty = CompressedRows.empty(0, rows.row_bytes, rows.slot_bytes, 0).nbytes
     count = torch.arange(1, len(order) + 1)
     cost = count * rows.slot_bytes + (count + 31) // 32 * 4
-    cost += torch.cumsum(rows.overflows(order).to(torch.int64), 0) * rows.row_bytes
+    cost += torch.cumsum(rows.overflows(store.to_slots(order)).to(torch.int64), 0) * rows.row_bytes
     fitting = int(torch.searchsorted(cost, limit - _fixed_bytes(store) - empty, right=True))
     if fitting == 0:
         smallest = _fixed_bytes(store) + empty + (int(cost[0]) if len(cost) else 0)

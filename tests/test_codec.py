@@ -443,10 +443,15 @@ def test_best_slot_bytes_by_hand():
     assert histogram.tolist() == [0] * 5 + [6] + [0] * 3 + [3] + [0] * 10 + [1]
     # Slots of 4: 40 + 10 * 20; of 8: 80 + 4 * 20 = 160; of 12: 120 + 1 * 20 = 140; of 16: 180; in place: 200.
     assert codec_module.best_slot_bytes(histogram, 20) == 12
-    assert codec_module.best_slot_bytes(histogram, 20, align=8) == 8
     raw = codec_module.payload_histogram(torch.tensor([30, 30], dtype=torch.int32), 20)
     assert codec_module.best_slot_bytes(raw, 20) == 20
     assert codec_module.best_slot_bytes(torch.tensor([0, 5, 0, 0]), 3) == 3, "no slot is shorter than an overflow index"
+
+
+@pytest.mark.parametrize(("payload_bytes", "slot_bytes"), [(444, 448), (443, 448), (440, 440), (449, 452)])
+def test_slots_start_sectors_where_that_costs_one_percent(payload_bytes, slot_bytes):
+    lengths = torch.full((100,), payload_bytes, dtype=torch.int32)
+    assert codec_module.best_slot_bytes(codec_module.payload_histogram(lengths, 512), 512) == slot_bytes
 
 
 def test_compress_takes_the_smallest_total(backend):

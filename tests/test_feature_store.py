@@ -402,3 +402,74 @@ def test_slots_beyond_four_gigabytes() -> None:
         assert store.nbytes > 2**32
         ids = torch.randint(0, 5_000_000, (20000,))
         assert_bitwise_equal(store.gather(ids, device="cuda").cpu(), rows[ids])
+
+
+@pytest.mark.parametrize("layout", ["compact", "inplace"])
+@pytest.mark.parametrize("codec", ["ibp", "dict"])
+def test_an_ordered_store_has_the_same_rows_by_id(codec: str, layout: str, target: tuple) -> None:
+    device, pin = target
+    rows = mixed_rows(torch.float32, 33, 333)
+    order = torch.randperm(333, generator=torch.Generator().manual_seed(5))
+    fitted = Codec.fit(rows, codec=codec)
+    with build(rows, codec=fitted, layout=layout, order=order, pin=pin, chunk_rows=64) as store:
+        assert store.slot_of is not None and store.slot_of.dtype == torch.int32
+        assert_bitwise_equal(store.slot_of[order], torch.arange(333, dtype=torch.int32))
+        # In its slots lie the rows of another store, of the rows in this order.
+        straight = build(rows[order], codec=fitted, layout=layout)
+        for name in ("slots", "bitmask", "overflow"):
+            assert_bitwise_equal(getattr(store.rows, name), getattr(straight.rows, name))
+        assert store.nbytes == straight.nbytes + 4 * 333
+        for ids in (
+            torch.arange(333),
+            torch.tensor([0, 332, 7, 7], dtype=torch.int32),
+            torch.tensor([], dtype=torch.long),
+        ):
+            for holder in ("cpu", device):
+                got = store.gather(ids.to(holder), device=device)
+                assert_bitwise_equal(got, rows[ids.to(torch.int64)].to(device))
+        with pytest.raises(IndexError, match="want 0 <= id < 333, got 333 at position 1"):
+            store.gather(torch.tensor([1, 333]), device=device)
+        copy = pickle.loads(pickle.dumps(store))
+        assert_bitwise_equal(copy.gather(torch.arange(333)), rows)
+
+
+@pytest.mark.cuda
+def test_gpu_ids_out_of_range_of_an_ordered_store_are_named() -> None:
+    rows = mixed_rows(torch.float32, 8, 40)
+    with build(rows, order=torch.arange(39, -1, -1)) as store:
+        for bad in (-1, 40, 2**40):
+            got = store.gather(torch.tensor([1, bad, 2], device="cuda"))
+            assert_bitwise_equal(got.cpu(), torch.stack([rows[1], torch.zeros(8), rows[2]]))
+            with pytest.raises(IndexError, match=rf"want 0 <= id < 40, got {bad} in an earlier gather"):
+                store.check()
+
+
+def test_orders_of_every_kind() -> None:
+    rows = mixed_rows(torch.float32, 8, 40)
+    backwards = np.arange(39, -1, -1)
+    for order in (
+        backwards,
+        backwards.astype(np.int32),
+        torch.from_numpy(backwards),
+        torch.from_numpy(backwards).int(),
+    ):
+        assert_bitwise_equal(build(rows, order=order).gather(torch.arange(40)), rows)
+    assert build(rows, order=np.arange(40)).slot_of is None
+    for order, error, message in (
+        (np.arange(39), ValueError, r"order: want \[40\], got shape \[39\]"),
+        (np.arange(1, 41), ValueError, "order: want 0 <= id < 40, got 40 at position 39"),
+        (np.arange(40) - 1, ValueError, "order: want 0 <= id < 40, got -1 at position 0"),
+        (np.arange(40) // 2, ValueError, "order: want every id once, got no 20"),
+        (np.arange(40.0), TypeError, "order: want an int32 or int64 tensor, got numpy float64"),
+    ):
+        with pytest.raises(error, match=message):
+            build(rows, order=order)
+
+
+def test_a_damaged_table_of_slots_is_refused() -> None:
+    store = build(mixed_rows(torch.float32, 8, 40), order=np.arange(39, -1, -1))
+    assert store.slot_of is not None
+    for bad in (-1, 40):
+        store.slot_of[7] = bad
+        with pytest.raises(FormatError, match=f"row 7: want a slot of 0 to 39, got {bad}"):
+            store.gather(torch.tensor([6, 7, 8]))

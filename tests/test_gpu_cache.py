@@ -164,3 +164,18 @@ def test_errors_of_a_cache() -> None:
 def test_without_a_gpu_a_cache_is_refused(store: CompressedFeatureStore) -> None:
     with pytest.raises(RuntimeError, match="device: want one that torch can use, got cuda"):
         CompressedGPUCache(store, "1GB")
+
+
+@pytest.mark.cuda
+def test_a_cache_of_an_ordered_store_has_its_rows() -> None:
+    rows = features()
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(2))
+    with CompressedFeatureStore.build(rows, order=order, progress=False) as ordered:
+        cache = CompressedGPUCache(ordered, "700 rows", hot_ids=order[:700])
+        ids = torch.randint(0, ROWS, (5000,), device="cuda")
+        assert_bitwise_equal(cache.gather(ids).cpu(), rows[ids.cpu()])
+        hot = torch.isin(ids.cpu(), order[:700])
+        assert cache.stats().hits == int(hot.sum())
+        with pytest.raises(IndexError, match=rf"got {ROWS} in an earlier gather"):
+            cache.gather(torch.tensor([ROWS], device="cuda"))
+            cache.check()

@@ -1,5 +1,8 @@
 // ibp_gnn._cpu: checks shapes, releases the GIL, calls. Value checks that need a person's message are in Python.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+
+#include <optional>
 
 #include "bind/ndarrays.h"
 #include "core/ibp_tables.h"
@@ -61,30 +64,36 @@ void BindMeasure(const RowCodec& codec, const CpuMatrix<const uint8_t>& rows, co
 void BindEncode(const RowCodec& codec, const CpuMatrix<const uint8_t>& rows,
                 const CpuVector<const int64_t>& overflow_index, const CpuVector<uint8_t>& slots, int64_t slot_bytes,
                 const CpuVector<uint8_t>& bitmask, const CpuVector<uint8_t>& overflow, int threads,
-                const std::string& path) {
+                const std::string& path, int64_t first_overflow) {
   CheckRows(codec, rows);
   const int64_t n = Length(rows);
+  CheckAtLeast("first_overflow", 0, first_overflow);
   CheckEqual("overflow_index", n, Length(overflow_index));
   CheckSlotBuffers(codec.row_bytes, n, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
-  const int64_t overflow_rows = (Length(overflow) - kSlackBytes) / codec.row_bytes;
+  const int64_t overflow_end = first_overflow + (Length(overflow) - kSlackBytes) / codec.row_bytes;
+  if (overflow_end > (int64_t{1} << 32)) {
+    Throw<ArgumentError>("overflow rows: want at most ", int64_t{1} << 32, ", got ", overflow_end);
+  }
   for (int64_t i = 0; i < n; ++i) {
-    if (overflow_index.data()[i] >= overflow_rows) {
-      Throw<ArgumentError>("overflow_index: want below ", overflow_rows, ", got ", overflow_index.data()[i]);
+    if (overflow_index.data()[i] >= overflow_end) {
+      Throw<ArgumentError>("overflow_index: want below ", overflow_end, ", got ", overflow_index.data()[i]);
     }
   }
   const CodePath& code_path = path.empty() ? SelectCodePath() : CodePathByName(path.c_str());
   const NoGil no_gil;
   EncodeRows(codec, code_path, rows.data(), n, overflow_index.data(),
-             {slots.data(), bitmask.data(), overflow.data(), static_cast<int32_t>(slot_bytes)}, threads);
+             {slots.data(), bitmask.data(), overflow.data(), static_cast<int32_t>(slot_bytes), first_overflow},
+             threads);
 }
 
 void BindDecode(const RowCodec& codec, const CpuVector<const uint8_t>& slots, int64_t slot_bytes,
                 const CpuVector<const uint8_t>& bitmask, const CpuVector<const uint8_t>& overflow, int64_t num_rows,
                 const CpuVector<const int64_t>& ids, const CpuMatrix<uint8_t>& out, int threads,
-                const std::string& path) {
+                const std::string& path, const std::optional<CpuVector<const int32_t>>& slot_of) {
   CheckSlotBuffers(codec.row_bytes, num_rows, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
   CheckEqual("out rows", Length(ids), Length(out));
   CheckEqual("out row_bytes", int64_t{codec.row_bytes}, static_cast<int64_t>(out.shape(1)));
+  if (slot_of) CheckEqual("slot_of", num_rows, Length(*slot_of));
   const CodePath& code_path = path.empty() ? SelectCodePath() : CodePathByName(path.c_str());
   SlotRows rows{slots.data(),
                 bitmask.data(),
@@ -99,7 +108,7 @@ void BindDecode(const RowCodec& codec, const CpuVector<const uint8_t>& slots, in
     message << "ids: want 0 <= id < " << num_rows << ", got " << ids.data()[bad] << " at position " << bad;
     throw std::out_of_range(message.str());
   }
-  DecodeRows(codec, code_path, rows, ids.data(), Length(ids), out.data(), threads);
+  DecodeRows(codec, code_path, rows, slot_of ? slot_of->data() : nullptr, ids.data(), Length(ids), out.data(), threads);
 }
 
 }  // namespace
@@ -144,10 +153,11 @@ NB_MODULE(_cpu, m) {
         nb::arg("threads"), nb::arg("path") = "");
   m.def("encode", &BindEncode, nb::arg("codec"), nb::arg("rows").noconvert(), nb::arg("overflow_index").noconvert(),
         nb::arg("slots").noconvert(), nb::arg("slot_bytes"), nb::arg("bitmask").noconvert(),
-        nb::arg("overflow").noconvert(), nb::arg("threads"), nb::arg("path") = "");
+        nb::arg("overflow").noconvert(), nb::arg("threads"), nb::arg("path") = "", nb::arg("first_overflow") = 0);
   m.def("decode", &BindDecode, nb::arg("codec"), nb::arg("slots").noconvert(), nb::arg("slot_bytes"),
         nb::arg("bitmask").noconvert(), nb::arg("overflow").noconvert(), nb::arg("num_rows"),
-        nb::arg("ids").noconvert(), nb::arg("out").noconvert(), nb::arg("threads"), nb::arg("path") = "");
+        nb::arg("ids").noconvert(), nb::arg("out").noconvert(), nb::arg("threads"), nb::arg("path") = "",
+        nb::arg("slot_of").noconvert() = nb::none());
 }
 
 }  // namespace ibp

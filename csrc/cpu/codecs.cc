@@ -46,7 +46,9 @@ DictCodec::DictCodec(const DictLayout& layout_, const uint16_t* dictionary_, int
       known = static_cast<uint8_t>(code);
     }
   }
-  dictionary.push_back(0);  // SIMD code loads 32 bits at the last entry
+  // SIMD code loads 32 bits at the last entries.
+  dictionary.push_back(0);
+  code_of_symbol.resize(code_of_symbol.size() + 3);
   if (!layout.per_column) {
     for (int code = 0; code < layout.num_symbols(); ++code) {
       shared_symbols[code] = static_cast<uint8_t>(dictionary[static_cast<size_t>(code)]);

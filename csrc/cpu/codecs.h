@@ -35,8 +35,9 @@ struct IbpCodec : RowCodec {
 
 struct DictCodec : RowCodec {
   DictLayout layout;
-  std::vector<uint16_t> dictionary;     // symbol of (column, code): layout.dictionary_entries(), and one to spare
-  std::vector<uint8_t> code_of_symbol;  // 2^symbol_bits per column, or for the row; escape() where there is none
+  std::vector<uint16_t> dictionary;  // symbol of (column, code): layout.dictionary_entries(), and one to spare
+  std::vector<uint8_t>
+      code_of_symbol;  // 2^symbol_bits per column, or for the row; escape() where there is none; 3 to spare
 
   // For SIMD code: the dictionary of the row, a byte a symbol; and, for eight values of 32 bits, where the low bits of
   // value j are in the 16 bytes from its half's first byte on (which bytes, and how far to shift).

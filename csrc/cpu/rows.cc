@@ -29,6 +29,15 @@ void PrefetchRow(const uint8_t* row, int32_t bytes) {
   for (int32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
 }
 
+int64_t SlotOf(const int32_t* slot_of, int64_t id, int64_t num_rows) {
+  if (slot_of == nullptr) return id;
+  const int64_t slot = slot_of[id];
+  if (slot < 0 || slot >= num_rows) {
+    Throw<FormatError>("row ", id, ": want a slot of 0 to ", num_rows - 1, ", got ", slot);
+  }
+  return slot;
+}
+
 }  // namespace
 
 void CountOnes(const uint8_t* rows, int64_t num_rows, int64_t row_bytes, int64_t* ones, int threads) {
@@ -85,20 +94,21 @@ void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows
       } else if (out.slot_bytes >= row_bytes) {
         std::memcpy(slot, source, static_cast<size_t>(row_bytes));
       } else {
-        if (overflow_index[row] < 0) {
-          Throw<ArgumentError>("overflow_index: want at least 0 for row ", row, ", which does not fit its slot, got ",
-                               overflow_index[row]);
+        const int64_t place = overflow_index[row] - out.first_overflow;
+        if (place < 0) {
+          Throw<ArgumentError>("overflow_index: want at least ", out.first_overflow, " for row ", row,
+                               ", which does not fit its slot, got ", overflow_index[row]);
         }
         const uint32_t index = static_cast<uint32_t>(overflow_index[row]);
         std::memcpy(slot, &index, kOverflowIndexBytes);
-        std::memcpy(out.overflow + static_cast<int64_t>(index) * row_bytes, source, static_cast<size_t>(row_bytes));
+        std::memcpy(out.overflow + place * row_bytes, source, static_cast<size_t>(row_bytes));
       }
     }
   });
 }
 
-void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& rows, const int64_t* ids, int64_t num_ids,
-                uint8_t* out, int threads) {
+void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& rows, const int32_t* slot_of,
+                const int64_t* ids, int64_t num_ids, uint8_t* out, int threads) {
   constexpr int64_t kPrefetchDistance = 4;
   const int32_t row_bytes = codec.row_bytes;
   const RowOps& ops = path.For(codec);
@@ -106,12 +116,17 @@ void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& row
   const int32_t limit_bytes = std::min(rows.slot_bytes, row_bytes - 1);  // a longer payload would be a raw row
   ParallelFor(num_ids, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      if (i + kPrefetchDistance < end) {
-        PrefetchRow(rows.slots + ids[i + kPrefetchDistance] * rows.slot_bytes, touched_bytes);
+      if (slot_of != nullptr && i + 2 * kPrefetchDistance < end) {
+        __builtin_prefetch(slot_of + ids[i + 2 * kPrefetchDistance]);
       }
-      const uint8_t* slot = rows.slots + ids[i] * rows.slot_bytes;
+      if (i + kPrefetchDistance < end) {
+        const int64_t ahead = SlotOf(slot_of, ids[i + kPrefetchDistance], rows.num_rows);
+        PrefetchRow(rows.slots + ahead * rows.slot_bytes, touched_bytes);
+      }
+      const int64_t number = SlotOf(slot_of, ids[i], rows.num_rows);
+      const uint8_t* slot = rows.slots + number * rows.slot_bytes;
       uint8_t* row = out + i * row_bytes;
-      if (BitmaskBit(rows.bitmask, ids[i])) {
+      if (BitmaskBit(rows.bitmask, number)) {
         if (!ops.decode(codec, slot, limit_bytes, row)) {
           Throw<FormatError>("row ", ids[i], ": want a payload of at most ", limit_bytes, " bytes, got a longer one");
         }

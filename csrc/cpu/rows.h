@@ -21,8 +21,9 @@ struct SlotRows {
 struct MutableSlots {
   uint8_t* slots = nullptr;     // num_rows * slot_bytes, written completely
   uint8_t* bitmask = nullptr;   // BitmaskBytes(num_rows), written completely
-  uint8_t* overflow = nullptr;  // rows overflow_index[i], for rows that need one
+  uint8_t* overflow = nullptr;  // rows overflow_index[i] - first_overflow, for rows that need one
   int32_t slot_bytes = 0;
+  int64_t first_overflow = 0;
 };
 
 // ones[k] = how many of the rows have bit k set; ones holds 8 * row_bytes counters.
@@ -36,9 +37,10 @@ void MeasureRows(const RowCodec& codec, const CodePath& path, const uint8_t* row
 void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows, int64_t num_rows,
                 const int64_t* overflow_index, const MutableSlots& out, int threads);
 
-// out: [num_ids, row_bytes]; ids must lie in [0, rows.num_rows). Throws FormatError if a row is damaged.
-void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& rows, const int64_t* ids, int64_t num_ids,
-                uint8_t* out, int threads);
+// out: [num_ids, row_bytes]; ids must lie in [0, rows.num_rows). slot_of: [rows.num_rows], the slot of each id, or
+// null: id i is in slot i. Throws FormatError if a row or its entry of slot_of is damaged.
+void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& rows, const int32_t* slot_of,
+                const int64_t* ids, int64_t num_ids, uint8_t* out, int threads);
 
 // Position of the first id outside [0, num_rows), or -1.
 int64_t FirstBadId(const int64_t* ids, int64_t num_ids, int64_t num_rows);

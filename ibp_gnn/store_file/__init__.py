@@ -1,0 +1,1 @@
+"""Store files: a CompressedFeatureStore on disk. The format is written down in `header`."""

@@ -1,0 +1,272 @@
+"""The one builder of stores: sizes all rows, settles the slot length, compresses chunks, to memory or to a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from .. import backend
+from ..codec import Codec, best_lead_bytes, best_slot_bytes, payload_histogram
+from ..compressed_rows import CompressedRows
+from ..row_order import slots_of
+from ..rows import as_tensor, check_row_shape
+from .header import StoreHeader, describe, table_bytes
+from .journal import Journal
+from .row_readers import ArrayRows, RowReader, SortedRows, chunk_length
+from .writing import StoreWriter, check_space, rename
+
+Layout = Literal["compact", "inplace"]
+# Ordered rows of a memory-mapped file that is longer are sorted on the disk first, instead of being read at random.
+_SORT_BYTES = 256 << 20
+_GROWING = ("bitmask", "slots", "overflow")  # the sections that every chunk adds to
+
+Chunks = Iterator[tuple[int, torch.Tensor]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What sizing all rows settles."""
+
+    slot_bytes: int
+    num_overflow: int
+    lead_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What to build, checked. order: int32 [n], the row of each slot, and slot_of, its inverse; or both None."""
+
+    features: Any
+    codec: Codec
+    layout: Layout
+    order: torch.Tensor | None
+    slot_of: torch.Tensor | None
+    step: int
+    progress: bool
+
+    @classmethod
+    def check(
+        cls,
+        features: Any,
+        codec: str | Codec,
+        layout: Layout,
+        order: Any,
+        chunk_rows: int | None,
+        progress: bool,
+    ) -> Job:
+        """The arguments are those of `CompressedFeatureStore.build`. Fits the codec if it is a name."""
+        if layout not in ("compact", "inplace"):
+            raise ValueError(f"layout: want 'compact' or 'inplace', got {layout!r}")
+        if not isinstance(features, (np.ndarray, torch.Tensor)):
+            as_tensor(features, "features")  # raises
+        check_row_shape(tuple(features.shape), "features")
+        if len(features) == 0:
+            raise ValueError(f"features: want at least 1 row, got shape {list(features.shape)}")
+        if isinstance(codec, str):
+            codec = Codec.fit(features, codec=codec)
+        elif not isinstance(codec, Codec):
+            raise TypeError(f"codec: want a name or a Codec, got {type(codec).__name__}")
+        step = chunk_length(chunk_rows, codec.row_bytes)
+        slot_of = None if order is None else slots_of(order, len(features))
+        inverse = None
+        if slot_of is not None:
+            inverse = torch.empty_like(slot_of)
+            inverse[slot_of.to(torch.int64)] = torch.arange(len(slot_of), dtype=torch.int32)
+        return cls(features, codec, layout, inverse, slot_of, step, progress)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.features)
+
+    def reader(self) -> ArrayRows:
+        return ArrayRows(self.features, self.codec, self.step, self.order)
+
+
+def build_in_memory(job: Job) -> tuple[CompressedRows, int]:
+    """Returns the rows and the lead_bytes of their store."""
+    reader = job.reader()
+    plan, lengths = _size(job, reader.chunks())
+    rows = CompressedRows.empty(job.num_rows, job.codec.row_bytes, plan.slot_bytes, plan.num_overflow)
+    for first, chunk, overflow_index, _ in _with_overflow(job, plan, reader, lengths):
+        backend.encode(job.codec.form, chunk, overflow_index, rows.view(first, len(chunk)))
+    return rows, plan.lead_bytes
+
+
+def build_file(job: Job, path: str | os.PathLike[str], source: dict[str, Any]) -> bool:
+    """Builds a store file in bounded memory: a few chunks and, per row, 2 or 4 bytes for its size and 8 for an order.
+
+    source: what the features are, as JSON, for instance their file, its size and time. If the build is interrupted,
+    even by a kill, another with the same source and options goes on where it was; one with others starts over.
+    Meanwhile `path`.partial, .journal and, for an order, .sorted (a copy of the features) are there; none of them at
+    the end. Returns whether it went on with an earlier build.
+
+    Raises FileExistsError if there is a file at `path`, BlockingIOError if another process is building it, and OSError
+    if the disk is too small.
+    """
+    path = Path(path)
+    if path.exists():
+        raise FileExistsError(f"{path}: want a path where nothing is, got an existing file")
+    sorted_path, partial = _beside(path, "sorted"), _beside(path, "partial")
+    with Journal(_beside(path, "journal"), {**source, **_identity(job)}) as journal:
+        reader: RowReader = job.reader()
+        if job.order is not None and _wants_sorting(job):
+            reader = SortedRows(sorted_path, job.order, job.codec.row_bytes, job.step)
+        lengths = None
+        if journal.plan is None:
+            partial.unlink(missing_ok=True)
+            plan, lengths = (
+                _size_sorting(job, reader) if isinstance(reader, SortedRows) else _size(job, reader.chunks())
+            )
+            journal.write_plan(dataclasses.asdict(plan))
+        else:
+            plan = Plan(**journal.plan)
+        _compress_to(partial, job, plan, reader, lengths, journal)
+        rename(partial, path)
+        sorted_path.unlink(missing_ok=True)
+        journal.delete()
+        return journal.resumed
+
+
+def _size(job: Job, chunks: Chunks, slot_of: np.ndarray | None = None) -> tuple[Plan, np.ndarray]:
+    """chunks: all rows; in the order of the slots, or slot_of says where they go. Returns the plan, and each slot's
+    payload length, clamped to that of a row."""
+    row_bytes = job.codec.row_bytes
+    lengths = np.empty(job.num_rows, np.uint16 if row_bytes < 1 << 16 else np.int32)
+    histogram = torch.zeros(row_bytes + 1, dtype=torch.int64)
+    for first, chunk in _with_progress(chunks, "sizing", job):
+        measured = backend.measure(job.codec.form, chunk)
+        histogram += payload_histogram(measured, row_bytes)
+        where = slice(first, first + len(chunk))
+        lengths[where if slot_of is None else slot_of[where]] = np.minimum(measured.numpy(), row_bytes)
+    slot_bytes = best_slot_bytes(histogram, row_bytes) if job.layout == "compact" else row_bytes
+    num_overflow = int(histogram[slot_bytes + 1 :].sum())
+    return Plan(slot_bytes, num_overflow, best_lead_bytes(job.codec.form, histogram, slot_bytes)), lengths
+
+
+def _size_sorting(job: Job, reader: SortedRows) -> tuple[Plan, np.ndarray]:
+    """Sizes the rows, and deals them to the reader's file on the way."""
+    if job.slot_of is None:
+        raise ValueError("want a job with an order")
+    check_space(reader.path, job.num_rows * job.codec.row_bytes)
+    as_they_are = ArrayRows(job.features, job.codec, job.step)
+    return _size(job, reader.deal(as_they_are.chunks(), job.slot_of), job.slot_of.numpy())
+
+
+def _with_overflow(
+    job: Job, plan: Plan, reader: RowReader, lengths: np.ndarray | None, first: int = 0, first_overflow: int = 0
+) -> Iterator[tuple[int, torch.Tensor, torch.Tensor, int]]:
+    """lengths: from `_size`, or None to measure again; first_overflow: how many rows before row `first` overflow.
+    Yields, for each chunk from row `first` on: its first row, its rows, their places in the overflow area (int64 [n];
+    for those that go there), and how many rows up to the chunk's end do so."""
+    chunks = _with_progress(reader.chunks(first), "compressing", job, first)
+    for at, chunk in chunks:
+        if lengths is None:
+            measured = backend.measure(job.codec.form, chunk).numpy()
+        else:
+            measured = lengths[at : at + len(chunk)]
+        if plan.slot_bytes < job.codec.row_bytes:
+            counts = first_overflow + np.cumsum(measured > plan.slot_bytes, dtype=np.int64)
+        else:
+            counts = np.full(len(chunk), first_overflow)
+        first_overflow = int(counts[-1])
+        yield at, chunk, torch.from_numpy(counts - 1), first_overflow
+
+
+def _compress_to(
+    partial: Path, job: Job, plan: Plan, reader: RowReader, lengths: np.ndarray | None, journal: Journal
+) -> None:
+    """Writes the whole file, from where the journal says on. One chunk is compressed while the last is written."""
+    header = _header(job, plan)
+    fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        check_space(partial, header.file_bytes - 512 * os.fstat(fd).st_blocks)
+        writer = StoreWriter(fd, header)
+        rows_done, overflow_done = _go_on(writer, journal)
+        writer.write("tables", table_bytes(job.codec))
+        if job.slot_of is not None:
+            writer.write("slot_of", job.slot_of)
+
+        def write(end: int, part: CompressedRows, part_overflow: int, overflow_end: int) -> None:
+            writer.write("bitmask", part.bitmask)
+            writer.write("slots", part.slots[: part.num_rows * part.slot_bytes])
+            writer.write("overflow", part.overflow[: part_overflow * part.row_bytes])
+            os.fsync(fd)
+            sections = {name: writer.sections[name].take_state() for name in _GROWING}
+            journal.write_chunk({"rows": end, "overflow": overflow_end, "sections": sections})
+
+        with ThreadPoolExecutor(1) as pool:
+            pending: Future[None] | None = None
+            for first, chunk, places, overflow_end in _with_overflow(
+                job, plan, reader, lengths, rows_done, overflow_done
+            ):
+                part_overflow = overflow_end - overflow_done
+                part = CompressedRows.empty(len(chunk), job.codec.row_bytes, plan.slot_bytes, part_overflow)
+                backend.encode(job.codec.form, chunk, places, part, first_overflow=overflow_done)
+                if pending is not None:
+                    pending.result()
+                pending = pool.submit(write, first + len(chunk), part, part_overflow, overflow_end)
+                overflow_done = overflow_end
+            if pending is not None:
+                pending.result()
+        writer.finish()
+    finally:
+        os.close(fd)
+
+
+def _go_on(writer: StoreWriter, journal: Journal) -> tuple[int, int]:
+    """Puts the writer where the journal's last chunk ended. Returns how many rows and overflow rows are written."""
+    for chunk in journal.chunks:
+        for name in _GROWING:
+            writer.sections[name].put_state(chunk["sections"][name])
+    last = journal.chunks[-1] if journal.chunks else {"rows": 0, "overflow": 0}
+    return last["rows"], last["overflow"]
+
+
+def _header(job: Job, plan: Plan) -> StoreHeader:
+    return describe(
+        job.codec,
+        num_rows=job.num_rows,
+        num_overflow=plan.num_overflow,
+        slot_bytes=plan.slot_bytes,
+        lead_bytes=plan.lead_bytes,
+        ordered=job.slot_of is not None,
+    )
+
+
+def _identity(job: Job) -> dict[str, Any]:
+    """What decides the file's bytes, besides the features."""
+    return {
+        "shape": list(job.features.shape),
+        "step": job.step,
+        "layout": job.layout,
+        "codec": repr(job.codec),
+        "tables": zlib.crc32(table_bytes(job.codec)),
+        "slot_of": None if job.slot_of is None else zlib.crc32(job.slot_of.numpy()),  # type: ignore[arg-type]
+        "sorts": _wants_sorting(job),
+    }
+
+
+def _wants_sorting(job: Job) -> bool:
+    mapped = isinstance(job.features, np.memmap)
+    return job.order is not None and mapped and job.num_rows * job.codec.row_bytes > _SORT_BYTES
+
+
+def _with_progress(chunks: Chunks, what: str, job: Job, first: int = 0) -> Chunks:
+    options: dict[str, Any] = {"unit": "row", "unit_scale": True, "disable": not job.progress}
+    with tqdm(total=job.num_rows, initial=first, desc=what, **options) as bar:
+        for at, chunk in chunks:
+            yield at, chunk
+            bar.update(len(chunk))
+
+
+def _beside(path: Path, what: str) -> Path:
+    return path.with_name(f"{path.name}.{what}")

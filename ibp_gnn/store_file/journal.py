@@ -1,0 +1,78 @@
+"""How far a build of a store file has come: a JSON object a line, each on the disk before the work goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from .locks import open_locked
+from .writing import sync_folder, write_all
+
+
+class Journal:
+    """Lines: what is built from what; what sizing settled (`plan`); then one per chunk that is on the disk. A line that
+    a kill cut off does not count. Locked while it is open."""
+
+    def __init__(self, path: Path, source: dict[str, Any]) -> None:
+        """Goes on with the journal at `path` if it is of a build with the same source; else starts it anew. Raises
+        BlockingIOError if another process has it open."""
+        self._path = path
+        try:
+            self._fd = open_locked(path)
+        except BlockingIOError as error:
+            raise BlockingIOError(f"{path}: another process is building this store") from error
+        source = json.loads(json.dumps(source))
+        lines, self._end = _read_lines(self._fd)
+        self.resumed = bool(lines) and lines[0] == {"source": source}
+        if not self.resumed:
+            lines, self._end = [], 0
+        os.ftruncate(self._fd, self._end)
+        self.plan: dict[str, Any] | None = lines[1]["plan"] if len(lines) > 1 else None
+        self.chunks: list[dict[str, Any]] = lines[2:]
+        if not self.resumed:
+            self._append({"source": source})
+            sync_folder(path)
+
+    def write_plan(self, plan: dict[str, Any]) -> None:
+        self._append({"plan": plan})
+
+    def write_chunk(self, chunk: dict[str, Any]) -> None:
+        """chunk: what to know to go on after it, itself on the disk."""
+        self._append(chunk)
+
+    def delete(self) -> None:
+        """The build is complete."""
+        self._path.unlink()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        data = (json.dumps(line) + "\n").encode()
+        write_all(self._fd, memoryview(data), self._end)
+        os.fsync(self._fd)
+        self._end += len(data)
+
+
+def _read_lines(fd: int) -> tuple[list[Any], int]:
+    """The whole lines, and where the last of them ends."""
+    with open(os.dup(fd), "rb") as file:
+        file.seek(0)
+        text = file.read()
+    lines: list[Any] = []
+    end = 0
+    for line in text.splitlines(keepends=True):
+        try:
+            parsed = json.loads(line)
+        except ValueError:
+            break
+        if not line.endswith(b"\n") or not isinstance(parsed, dict):
+            break
+        lines.append(parsed)
+        end += len(line)
+    return lines, end
