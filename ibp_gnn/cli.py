@@ -1,4 +1,7 @@
-"""The command `ibp-gnn`. Each subcommand is a function that adds its parser and one that runs it."""
+"""The command `ibp-gnn`. Each subcommand is a function that adds its parser and one that runs it.
+
+What needs torch is imported by the function that runs, so that `ibp-gnn doctor` works without torch.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +10,39 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .analysis import Analysis, analyze
-from .array_files import ArrayFileError, load_rows
-from .plots import plot_analysis, require_matplotlib
+from . import doctor, store_commands
+from .command_error import CommandError
 
-
-class CommandError(Exception):
-    """What the user has to know to make the command work."""
+if TYPE_CHECKING:
+    from .analysis import Analysis
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """arguments: None means those of the process. Returns the exit status: 0, or 1 after an error, which is one line on
-    stderr. As usual with argparse, wrong usage raises SystemExit(2)."""
+    stderr; `doctor` has its own. As usual with argparse, wrong usage raises SystemExit(2)."""
     parser = argparse.ArgumentParser(prog="ibp-gnn", description="Losslessly compressed GNN features.")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_analyze(subparsers)
+    store_commands.add_to(subparsers)
+    _add_doctor(subparsers)
     parsed = parser.parse_args(arguments)
     try:
-        parsed.run(parsed)
-    except (CommandError, ArrayFileError, ImportError, OSError) as error:
-        print(f"ibp-gnn: error: {error}", file=sys.stderr)
-        return 1
-    return 0
+        return parsed.run(parsed) or 0
+    except (CommandError, ImportError, OSError) as error:
+        return _fail(error)
+    except ValueError as error:
+        from .array_files import ArrayFileError
+
+        if not isinstance(error, ArrayFileError):
+            raise
+        return _fail(error)
+
+
+def _fail(error: Exception) -> int:
+    print(f"ibp-gnn: error: {error}", file=sys.stderr)
+    return 1
 
 
 def _add_analyze(subparsers: Any) -> None:
@@ -51,6 +63,10 @@ def _add_analyze(subparsers: Any) -> None:
 
 
 def _run_analyze(arguments: argparse.Namespace) -> None:
+    from .analysis import analyze
+    from .array_files import load_rows
+    from .plots import plot_analysis, require_matplotlib
+
     # What would fail after the work fails before it.
     if arguments.plot is not None:
         require_matplotlib()
@@ -99,6 +115,25 @@ def describe(analysis: Analysis) -> str:
         analysis.verdict,
     ]
     return "\n".join(lines)
+
+
+def _add_doctor(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "doctor",
+        help="what works here, what does not, and how to fix it?",
+        description="Looks at Python, torch, CUDA, the compiled extensions, DGL, PyG and the machine; says what works, "
+        "and how to fix what does not.",
+        epilog="Exit status: 0 if all is well but for notes (parts that are optional and not there); 1 with warnings "
+        "(something that is there does not work as it should); 2 with errors (ibp_gnn itself cannot work).",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    parser.set_defaults(run=_run_doctor)
+
+
+def _run_doctor(arguments: argparse.Namespace) -> int:
+    checks = doctor.diagnose()
+    print(doctor.as_json(checks) if arguments.json else doctor.as_text(checks))
+    return doctor.exit_status(checks)
 
 
 def _sample(text: str) -> int | str:
