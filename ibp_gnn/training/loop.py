@@ -12,11 +12,13 @@ import torch
 from torch.nn import functional
 from tqdm import tqdm
 
+from ibp_gnn import hotness
 from ibp_gnn.config import ConfigError, to_dict
-from ibp_gnn.datasets import NodeDataset, load_dataset
-from ibp_gnn.training import record
-from ibp_gnn.training.config import TrainingConfig
-from ibp_gnn.training.features import CompressedFeatures, RawFeatures
+from ibp_gnn.datasets import HeteroNodeDataset, NodeDataset, load_dataset
+from ibp_gnn.training import checkpoint, record
+from ibp_gnn.training.config import CacheConfig, TrainingConfig
+from ibp_gnn.training.features import CompressedFeatures, FeaturesByType, RawFeatures
+from ibp_gnn.training.hetero_sage import HeteroGraphSAGE
 from ibp_gnn.training.sage import Aggregation, GraphSAGE, choose_aggregation
 from ibp_gnn.training.seeding import seed_everything, use_deterministic_algorithms
 from ibp_gnn.training.step import Loop
@@ -24,7 +26,7 @@ from ibp_gnn.training.timing import PhaseTimer
 
 # Independent random streams of one seed. Every epoch starts its own, so what happens in between (evaluation,
 # building the store) cannot change the training.
-_INIT, _TRAIN, _EVALUATE = range(3)
+_INIT, _TRAIN, _EVALUATE, _PRESAMPLE = range(4)
 
 
 # By `loop` of the config; imported when it is asked for, since each needs another library.
@@ -33,6 +35,8 @@ _LOOPS = {
     "graphbolt": ("graphbolt_loop", "GraphBoltLoop"),
     "pyg": ("pyg_loop", "PyGLoop"),
 }
+# `loop: dgl` on a heterograph.
+_HETERO_LOOP = ("hetero_loop", "HeteroDGLLoop")
 
 
 class Run:
@@ -44,45 +48,49 @@ class Run:
         self.config, self.log = config, log
         if config.train.deterministic:
             use_deterministic_algorithms()
-        self.device = _pick_device(config.device)
-        make_loop = _import_loop(config.loop)
+        self.device = pick_device(config.device)
+        make_loop = _import_loop(*_LOOPS[config.loop])
         self.aggregation: Aggregation = "pyg" if config.loop == "pyg" else choose_aggregation(self.device)
         self.show_progress = config.log.progress and sys.stderr.isatty()
 
         try:
-            data = load_dataset(config.dataset.name, config.dataset.features)
+            data = load_dataset(**to_dict(config.dataset))
         except ValueError as error:
             raise ConfigError(f"dataset: {error}") from error
+        self.is_hetero = isinstance(data, HeteroNodeDataset)
+        if self.is_hetero:
+            if config.loop != "dgl":
+                raise ConfigError(f"loop: want dgl for {data.name}, which has several node types, got {config.loop}")
+            make_loop, self.aggregation = _import_loop(*_HETERO_LOOP), "csc"
         # Not the data set itself: a run with compressed features must not keep the raw ones.
-        self.name, self.num_nodes, self.num_edges = data.name, data.num_nodes, len(data.src)
+        self.name, self.synthetic = data.name, data.synthetic
+        self.num_nodes, self.num_edges = data.num_nodes, data.num_edges
         self.train_ids, self.val_ids, self.test_ids = data.train_ids, data.val_ids, data.test_ids
         try:
-            self.features = self._make_features(data)
+            self.features = (
+                self._make_features_by_type(data)
+                if isinstance(data, HeteroNodeDataset)
+                else self._make_features(data, make_loop)
+            )
         except ValueError as error:
             raise ConfigError(f"features: {error}") from error
         self.loop: Loop = make_loop(data, self.features, config.train, self.device, self.aggregation)
 
         seed_everything(config.train.seed, _INIT)
-        self.model = GraphSAGE(
-            data.features.shape[1],
-            data.num_classes,
-            hidden=config.model.hidden,
-            layers=config.model.layers,
-            dropout=config.model.dropout,
-            input_norm=config.model.input_norm,
-            aggregation=self.aggregation,
-        ).to(self.device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.train.lr)
+        self.model = self._make_model(data).to(self.device)
+        self.optimizers = _make_optimizers(self.model, config.train.lr)
 
     def describe(self) -> list[str]:
         """What is about to run, in lines for a person."""
         how = {
             "dgl": "dgl.nn.SAGEConv",
-            "csc": "block CSC tensors in torch (this DGL has no CUDA; it samples on the CPU)",
+            "csc": "block CSC tensors in torch"
+            + (", by relation" if self.is_hetero else " (this DGL has no CUDA; it samples on the CPU)"),
             "pyg": "torch_geometric.nn.SAGEConv",
         }
+        name = self.name + (", generated" if self.synthetic else "")
         return [
-            f"graph: {self.name}, {self.num_nodes} nodes, {self.num_edges} edges",
+            f"graph: {name}, {self.num_nodes} nodes, {self.num_edges} edges",
             f"features: {self.features.description}",
             f"device: {self.device}, loop: {self.config.loop}, aggregation: {how[self.aggregation]}",
         ]
@@ -101,9 +109,10 @@ class Run:
             for step in self.loop.steps(self.train_ids, shuffle=True, mark=timer.mark):
                 logits = self.model(step.blocks, step.x)
                 loss = functional.cross_entropy(logits, step.labels)
-                self.optimizer.zero_grad(set_to_none=True)
+                self.model.zero_grad(set_to_none=True)
                 loss.backward()
-                self.optimizer.step()
+                for optimizer in self.optimizers:
+                    optimizer.step()
                 losses.append(loss.detach())
                 correct.append((logits.argmax(1) == step.labels).sum())
                 seen += len(step.labels)
@@ -128,7 +137,8 @@ class Run:
         return numbers, step_losses
 
     def evaluate(self, ids: torch.Tensor, name: str) -> float:
-        """Accuracy on `ids`, with neighbours sampled by a fixed seed: always the same, raw or compressed."""
+        """Accuracy on `ids`, at least one, with neighbours sampled by a fixed seed: always the same, raw or
+        compressed."""
         seed_everything(self.config.train.seed, _EVALUATE)
         self.model.eval()
         correct, seen = [], 0
@@ -139,21 +149,71 @@ class Run:
                 bar.update()
         return torch.stack(correct).sum().item() / seen
 
-    def _make_features(self, data: NodeDataset) -> RawFeatures | CompressedFeatures:
+    def _make_model(self, data: NodeDataset | HeteroNodeDataset) -> GraphSAGE | HeteroGraphSAGE:
+        config = self.config.model
+        options: dict[str, Any] = dict(
+            hidden=config.hidden, layers=config.layers, dropout=config.dropout, input_norm=config.input_norm
+        )
+        if isinstance(data, NodeDataset):
+            return GraphSAGE(data.features.shape[1], data.num_classes, aggregation=self.aggregation, **options)
+        in_feats = {name: rows.shape[1] for name, rows in data.features.items()}
+        without = {name: count for name, count in data.num_nodes_of.items() if name not in in_feats}
+        return HeteroGraphSAGE(in_feats, without, data.edges, data.target, data.num_classes, **options)
+
+    def _cache_config(self) -> CacheConfig:
+        """`config.cache`, or none where there can be none."""
         config, cache = self.config, self.config.cache
         if cache.capacity is not None and (config.features == "raw" or self.device.type != "cuda"):
             self.log(
                 "no cache: cache.capacity is for features=compressed on cuda, "
                 f"not features={config.features} on {self.device}"
             )
-            cache = type(cache)()
+            return CacheConfig()
+        return cache
+
+    def _make_features(self, data: NodeDataset, make_loop: Callable[..., Loop]) -> RawFeatures | CompressedFeatures:
+        config, cache = self.config, self._cache_config()
         if config.features == "raw":
             return RawFeatures(data.features)
-        # A node is sampled through its out-edges, so its out-degree predicts how often it is read.
-        degrees = torch.bincount(data.src, minlength=data.num_nodes)
-        return CompressedFeatures(
-            data.features, self.device, config.store, cache, hotness=degrees, progress=self.show_progress
-        )
+        scores = self._hotness(data, make_loop) if cache.capacity is not None else None
+        return CompressedFeatures(data.features, self.device, config.store, cache, scores, progress=self.show_progress)
+
+    def _make_features_by_type(self, data: HeteroNodeDataset) -> FeaturesByType:
+        config, cache = self.config, self._cache_config()
+        if config.features == "raw":
+            return FeaturesByType({name: RawFeatures(rows) for name, rows in data.features.items()})
+        if cache.capacity is not None:
+            if cache.hotness not in ("degree", None):
+                raise ConfigError(f"cache.hotness: want degree or null for {data.name}, got {cache.hotness}")
+            if len(data.features) > 1 and not isinstance(cache.capacity, float):
+                wanted = f"a fraction, of the store of each of {sorted(data.features)}"
+                raise ConfigError(f"cache.capacity: want {wanted}, got {cache.capacity!r}")
+        by_type = {}
+        for name, rows in data.features.items():
+            scores = None
+            if cache.capacity is not None and cache.hotness == "degree":
+                sources = [src for (src_type, _, _), (src, _) in data.edges.items() if src_type == name]
+                scores = hotness.degree(torch.cat(sources), data.num_nodes_of[name]) if sources else None
+            by_type[name] = CompressedFeatures(
+                rows, self.device, config.store, cache, scores, progress=self.show_progress
+            )
+        return FeaturesByType(by_type)
+
+    def _hotness(self, data: NodeDataset, make_loop: Callable[..., Loop]) -> torch.Tensor | None:
+        """[num_nodes], as `cache.hotness` says."""
+        policy = self.config.cache.hotness
+        if policy == "degree":
+            return hotness.degree(data.src, data.num_nodes)
+        if policy == "reverse_pagerank":
+            return hotness.reverse_pagerank(data.src, data.dst, data.num_nodes, data.train_ids)
+        if policy is None:
+            return None
+        # Each library samples as it will in training; with the id as the only feature, x says which nodes were read.
+        ids = RawFeatures(torch.arange(data.num_nodes).unsqueeze(1))
+        loop = make_loop(data, ids, self.config.train, self.device, self.aggregation)
+        seed_everything(self.config.train.seed, _PRESAMPLE)
+        steps = loop.steps(data.train_ids, shuffle=True, mark=lambda phase: None)
+        return hotness.presample((step.x.flatten() for step in steps), data.num_nodes)
 
     def _progress(self, name: str, ids: torch.Tensor) -> tqdm:
         steps = -(-len(ids) // self.config.train.batch_size)
@@ -165,6 +225,7 @@ def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str
     path = record.prepare(config.log.json) if config.log.json else None
     begin = time.perf_counter()
     job = Run(config, log)
+    model_path = checkpoint.prepare(config.log.checkpoint, job.model) if config.log.checkpoint else None
     for line in job.describe():
         log(line)
     epochs: list[dict[str, Any]] = []
@@ -175,7 +236,8 @@ def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str
         epochs.append(numbers)
         step_losses += losses
         log(_epoch_line(numbers, config.train.epochs))
-    test_accuracy = job.evaluate(job.test_ids, "test")
+    # None: the labels of the test nodes are not public.
+    test_accuracy = job.evaluate(job.test_ids, "test") if len(job.test_ids) else None
     result = {
         "config": to_dict(config),
         "versions": record.versions(),
@@ -183,6 +245,8 @@ def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str
         "commit": commit,
         "device": str(job.device),
         "aggregation": job.aggregation,
+        "dataset": job.name,
+        "synthetic": job.synthetic,
         "num_nodes": job.num_nodes,
         "num_edges": job.num_edges,
         "store_bytes": job.features.store_bytes,
@@ -198,12 +262,24 @@ def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str
     job.features.close()
     if path is not None:
         record.write(path, result)
+    if model_path is not None:
+        checkpoint.save(model_path, job.model)
     return result
 
 
-def _import_loop(name: str) -> Callable[..., Loop]:
-    module, cls = _LOOPS[name]
+def _import_loop(module: str, cls: str) -> Callable[..., Loop]:
     return getattr(importlib.import_module(f"ibp_gnn.training.{module}"), cls)
+
+
+def _make_optimizers(model: torch.nn.Module, lr: float) -> list[torch.optim.Optimizer]:
+    """Adam, and its sparse form for embeddings."""
+    embeddings = [part.weight for part in model.modules() if isinstance(part, torch.nn.Embedding)]
+    sparse = {id(weight) for weight in embeddings}
+    dense = [weight for weight in model.parameters() if id(weight) not in sparse]
+    optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(dense, lr=lr)]
+    if embeddings:
+        optimizers.append(torch.optim.SparseAdam(embeddings, lr=lr))
+    return optimizers
 
 
 def _epoch_line(numbers: dict[str, Any], epochs: int) -> str:
@@ -217,7 +293,7 @@ def _epoch_line(numbers: dict[str, Any], epochs: int) -> str:
     )
 
 
-def _pick_device(wanted: str) -> torch.device:
+def pick_device(wanted: str) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():

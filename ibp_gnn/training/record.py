@@ -53,19 +53,19 @@ def git_commit(folder: Path) -> str | None:
     return done.stdout.strip() or None if done.returncode == 0 else None
 
 
-def prepare(path: str | Path) -> Path:
-    """Make the folder of a record. Called before the run: a bad path must not cost a whole training.
+def prepare(path: str | Path, setting: str = "log.json") -> Path:
+    """Make the folder of a file to be written. Called before the run: a bad path must not cost a whole training.
 
-    Raises ConfigError if no file can be written there.
+    setting: which one has the path. Raises ConfigError if no file can be written there.
     """
     path = Path(path)
     if path.is_dir():
-        raise ConfigError(f"log.json: want a file, got the folder {path}")
+        raise ConfigError(f"{setting}: want a file, got the folder {path}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _partial(path).touch()
     except OSError as error:
-        raise ConfigError(f"log.json: cannot write {path}: {error}") from error
+        raise ConfigError(f"{setting}: cannot write {path}: {error}") from error
     _partial(path).unlink()
     return path
 

@@ -134,6 +134,16 @@ class GraphSAGE(nn.Module):
         aggregation: Aggregation,
     ) -> None:
         super().__init__()
+        self.aggregation: Aggregation = aggregation
+        self.settings: dict[str, int | float] = {
+            "in_feats": in_feats,
+            "num_classes": num_classes,
+            "hidden": hidden,
+            "layers": layers,
+            "dropout": dropout,
+            "input_norm": input_norm,
+        }
+        """What another GraphSAGE is to be made with, to take this one's state; whatever its aggregation."""
         self.norm = nn.BatchNorm1d(in_feats) if input_norm else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         widths = [in_feats, *[hidden] * (layers - 1), num_classes]
@@ -150,9 +160,14 @@ class GraphSAGE(nn.Module):
 
         Returns logits [num_dst of blocks[-1], num_classes].
         """
-        x = self.norm(x.to(next(self.convs.parameters()).dtype))
-        for i, (conv, block) in enumerate(zip(self.convs, blocks, strict=True)):
-            x = conv(block, x)
-            if i + 1 < len(self.convs):
-                x = self.dropout(torch.relu(x))
+        for i, block in zip(range(len(self.convs)), blocks, strict=True):
+            x = self.layer(i, block, x)
         return x
+
+    def layer(self, i: int, block: Any, x: torch.Tensor) -> torch.Tensor:
+        """x: [num_src, d], the input features (i == 0) or the output of layer i - 1. Returns [num_dst, hidden], or the
+        logits [num_dst, num_classes] of the last layer."""
+        if i == 0:
+            x = self.norm(x.to(next(self.convs.parameters()).dtype))
+        x = self.convs[i](block, x)
+        return self.dropout(torch.relu(x)) if i + 1 < len(self.convs) else x

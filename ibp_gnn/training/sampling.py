@@ -12,9 +12,15 @@ from ibp_gnn.training.seeding import one_dgl_thread, seed_worker
 
 
 def make_loader(
-    graph: Any, ids: torch.Tensor, fanouts: Sequence[int], *, batch_size: int, shuffle: bool, workers: int
+    graph: Any,
+    ids: torch.Tensor | dict[str, torch.Tensor],
+    fanouts: Sequence[int],
+    *,
+    batch_size: int,
+    shuffle: bool,
+    workers: int,
 ) -> Any:
-    """DGL's DataLoader over `ids` ([n] int64, CPU): yields (input_nodes, output_nodes, blocks) there.
+    """DGL's DataLoader over `ids` ([n] int64, CPU; or such by node type): yields (input_nodes, output_nodes, blocks).
 
     The same seeds (`seed_everything`) give the same batches for one number of workers; another number gives
     other batches, since every worker has its own seed.
@@ -29,6 +35,37 @@ def make_loader(
         num_workers=workers,
         worker_init_fn=seed_worker,
     )
+
+
+def make_full_loader(graph: Any, ids: torch.Tensor, *, batch_size: int, workers: int) -> Any:
+    """Yields (input_nodes, output_nodes, block) for one batch of `ids` ([n] int64, CPU) after another, in their order,
+    the block with all edges into its nodes. The same in every run, without a seed, for any number of workers.
+
+    torch's loader, since DGL's with workers takes the batches from several places of `ids` in turn.
+    """
+    batches = FullBatches(graph, ids, batch_size)
+    return torch.utils.data.DataLoader(batches, batch_size=None, num_workers=workers)
+
+
+class FullBatches(torch.utils.data.Dataset[Any]):
+    """Batch i of the nodes `ids`, with all in-edges in the graph's order.
+
+    (DGL's NeighborSampler([-1]) takes all in-edges as well, but in an order that varies from call to call, and with it
+    the last bits of a sum over them; seen with DGL 2.1.0.)
+    """
+
+    def __init__(self, graph: Any, ids: torch.Tensor, batch_size: int) -> None:
+        self._graph, self._ids, self._batch_size = graph, ids, batch_size
+
+    def __len__(self) -> int:
+        return -(-len(self._ids) // self._batch_size)
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        dgl = import_dgl()
+        ids = self._ids[i * self._batch_size : (i + 1) * self._batch_size]
+        with one_dgl_thread():  # several would number the input nodes in the order in which they happen to run
+            block = dgl.to_block(dgl.in_subgraph(self._graph, ids), ids)
+        return block.srcdata[dgl.NID], ids, block
 
 
 class OneThreadSampler:

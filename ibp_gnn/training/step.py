@@ -11,8 +11,8 @@ import torch
 class Step(NamedTuple):
     """One mini-batch on the training device."""
 
-    x: torch.Tensor
-    """[num_src, d]"""
+    x: Any
+    """[num_src, d]; in a heterograph by node type, and int64 [num_src], node ids, of a type without features."""
     labels: torch.Tensor
     """[num_dst]"""
     blocks: list[Any]

@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 
+from ibp_gnn import CompressedFeatureStore
 from ibp_gnn.config import ConfigError, load
 from ibp_gnn.training import loop
 from ibp_gnn.training.config import CacheConfig, StoreConfig, TrainingConfig
@@ -71,3 +72,22 @@ def test_phases_add_up() -> None:
     seconds = timer.seconds()
     assert seconds.keys() == {"a", "b"}
     assert seconds["a"] >= 0.04 > seconds["b"] >= 0
+
+
+def test_features_from_a_store_file(tmp_path) -> None:
+    rows = torch.arange(64 * 6, dtype=torch.float32).reshape(64, 6)
+    path = str(tmp_path / "x.ibp")
+    CompressedFeatureStore.build(rows, "dict", order=torch.arange(63, -1, -1), progress=False).save(path)
+    config = StoreConfig(path=path)
+    features = CompressedFeatures(rows, CPU, config, CacheConfig(), None, progress=False)
+    assert torch.equal(features.source.gather(torch.arange(64)), rows)
+    assert features.description.startswith(f"{path}, ")
+    features.close()
+    for other, message in (
+        (rows[:63], r"store.path: want a store of \[63, 6\] torch.float32 like the data set, got \[64, 6\]"),
+        (rows.half(), "want a store of .* torch.float16 like the data set, got .* torch.float32"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            CompressedFeatures(other, CPU, config, CacheConfig(), None, progress=False)
+    with pytest.raises(ConfigError, match="store.path: .*No such file"):
+        CompressedFeatures(rows, CPU, StoreConfig(path="none.ibp"), CacheConfig(), None, progress=False)

@@ -1,0 +1,62 @@
+"""A data set of your own as two files in one folder: the features, and a graph.npz with everything else.
+
+features.npy    [num_nodes, d], of any dtype that can be compressed; memory-mapped. Or another file: .npy, .npz,
+                .pt or .safetensors with one matrix in it.
+graph.npz       edge_index  integers [2, num_edges]: sources, destinations; an undirected edge is there both ways
+                labels      integers [num_nodes]: class numbers from 0, -1 where there is none
+                train, val, test   integers: node ids
+
+np.save("data/features.npy", features)
+np.savez("data/graph.npz", edge_index=edge_index, labels=labels, train=train, val=val, test=test)
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ibp_gnn.array_files import load_rows
+from ibp_gnn.datasets.as_tensors import class_labels, edge_tensors, node_ids, share_memory
+from ibp_gnn.datasets.node_dataset import DatasetError, NodeDataset
+
+GRAPH_FILE = "graph.npz"
+GRAPH_ARRAYS = ("edge_index", "labels", "train", "val", "test")
+
+
+def load_arrays(root: str | Path, features: str = "features.npy") -> NodeDataset:
+    """Loads a folder as described above, under its own name. features: file name in `root`, or an absolute path.
+
+    There are as many classes as the highest label says. Raises DatasetError for missing files and arrays that do not
+    fit together.
+    """
+    root = Path(root).expanduser()
+    path = root / GRAPH_FILE
+    try:
+        rows = load_rows(root / features)
+        with np.load(path, allow_pickle=False) as arrays:
+            missing = [name for name in GRAPH_ARRAYS if name not in arrays.files]
+            if missing:
+                raise DatasetError(f"{path}: want the arrays {list(GRAPH_ARRAYS)}, got none named {missing}")
+            graph = {name: arrays[name] for name in GRAPH_ARRAYS}
+        src, dst = edge_tensors("edge_index", graph["edge_index"])
+        labels = class_labels("labels", graph["labels"])
+        for name in ("train", "val", "test"):
+            if graph[name].ndim != 1 or graph[name].dtype.kind not in "iu":
+                got = f"{list(graph[name].shape)} {graph[name].dtype}"
+                raise DatasetError(f"{name}: want node ids, integers [n], got {got}")
+        return NodeDataset(
+            name=root.resolve().name,
+            num_classes=int(labels.max()) + 1 if len(labels) else 0,
+            src=src,
+            dst=dst,
+            features=rows if isinstance(rows, torch.Tensor) else share_memory(rows),
+            labels=labels,
+            train_ids=node_ids(graph["train"]),
+            val_ids=node_ids(graph["val"]),
+            test_ids=node_ids(graph["test"]),
+        )
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DatasetError(f"{root}: {error}") from error

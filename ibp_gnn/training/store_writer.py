@@ -1,0 +1,79 @@
+"""A compressed store of rows that come in order, part by part, and are never all there uncompressed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ibp_gnn import Codec, CompressedFeatureStore, CompressedRows, backend
+from ibp_gnn.codec import best_lead_bytes, best_slot_bytes, payload_histogram
+from ibp_gnn.feature_store import Layout
+from ibp_gnn.rows import as_tensor, to_bytes
+
+_WHOLE_BITMASK_WORDS = 32  # rows
+
+
+class StoreWriter:
+    """`append` rows 0, 1, 2, ... in parts of any length, then `finish`.
+
+    The slots are allocated once. How many rows overflow is known only at the end: that area grows by a quarter whenever
+    it is full.
+    """
+
+    def __init__(
+        self, num_rows: int, sample: Any, *, codec: str = "auto", layout: Layout = "compact", pin: bool | str = "auto"
+    ) -> None:
+        """num_rows: how many will come, at least 1. sample: [n, *row_shape], n >= 1, rows like those to come, to which
+        codec and slots are fitted; rows of other kinds are stored as well, in more bytes."""
+        rows = as_tensor(sample, "sample").cpu()
+        self.codec = Codec.fit(rows, codec=codec)
+        histogram = payload_histogram(self.codec.measure(rows), self.codec.row_bytes)
+        slot_bytes = best_slot_bytes(histogram, self.codec.row_bytes) if layout == "compact" else self.codec.row_bytes
+        self._lead_bytes, self._pin = best_lead_bytes(self.codec.form, histogram, slot_bytes), pin
+        expected = num_rows * int(histogram[slot_bytes + 1 :].sum()) // len(rows)
+        self._rows = CompressedRows.empty(num_rows, self.codec.row_bytes, slot_bytes, expected)
+        self._pending = rows[:0]
+        self._written = self._overflowed = 0
+
+    def append(self, rows: torch.Tensor) -> None:
+        """rows: [n, *row_shape] on any device. Raises ValueError for other rows, and for more than were announced."""
+        self.codec.check_rows(rows)
+        rows = torch.cat([self._pending, rows.detach().cpu()])
+        if self._written + len(rows) > self._rows.num_rows:
+            raise ValueError(f"rows: want {self._rows.num_rows} in all, got {self._written + len(rows)} so far")
+        whole = len(rows) // _WHOLE_BITMASK_WORDS * _WHOLE_BITMASK_WORDS
+        self._write(rows[:whole])
+        self._pending = rows[whole:].clone()
+
+    def finish(self) -> CompressedFeatureStore:
+        """Returns the store; the writer is then empty. Raises ValueError if rows are missing."""
+        got = self._written + len(self._pending)
+        if got != self._rows.num_rows:
+            raise ValueError(f"rows: want {self._rows.num_rows} in all, got {got}")
+        self._write(self._pending)
+        self._resize_overflow(self._overflowed)
+        rows, self._rows = self._rows, self._rows.view(0, 0)
+        return CompressedFeatureStore(self.codec, rows, self._lead_bytes, self._pin)
+
+    def _write(self, rows: torch.Tensor) -> None:
+        if len(rows) == 0:
+            return
+        row_bytes = to_bytes(rows)
+        spills = self.codec.spills(backend.measure(self.codec.form, row_bytes), self._rows.slot_bytes)
+        overflowed = self._overflowed + int(spills.sum())
+        if overflowed > self._rows.num_overflow:
+            self._resize_overflow(max(overflowed, self._rows.num_overflow * 5 // 4))
+        part = self._rows.view(self._written, len(rows))
+        backend.encode(self.codec.form, row_bytes, self._overflowed + torch.cumsum(spills, 0) - 1, part)
+        self._written, self._overflowed = self._written + len(rows), overflowed
+
+    def _resize_overflow(self, num_overflow: int) -> None:
+        """Keeps what was written."""
+        old = self._rows
+        if num_overflow == old.num_overflow:
+            return
+        overflow = CompressedRows.empty(0, old.row_bytes, old.slot_bytes, num_overflow).overflow
+        kept = self._overflowed * old.row_bytes
+        overflow[:kept] = old.overflow[:kept]
+        self._rows = CompressedRows(old.num_rows, old.row_bytes, old.slot_bytes, old.slots, old.bitmask, overflow)
