@@ -1,0 +1,78 @@
+"""Graphs, and which rows training on them reads: the input nodes of every mini-batch of a few epochs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from ibp_gnn.datasets import load_dataset
+from ibp_gnn.datasets.synthetic import SHAPES, power_law_edges
+from ibp_gnn.integrations.dgl_compat import import_dgl
+from ibp_gnn.training.sampling import make_loader
+from ibp_gnn.training.seeding import seed_everything
+
+from .config import Graph
+
+_TRAIN_IDS = 1  # the random stream of generated graphs beside that of their edges
+
+Epoch = list[np.ndarray]
+"""Of every batch the distinct nodes whose features it reads, int32 [n], in the order in which it reads them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """A graph without features. src, dst: int64 [num_edges]; train_ids: int64 [n]."""
+
+    name: str
+    num_nodes: int
+    src: torch.Tensor
+    dst: torch.Tensor
+    train_ids: torch.Tensor
+
+
+def load_structure(graph: Graph, seed: int) -> Structure:
+    """WordNet, or a generated graph; the name of the latter says that it is."""
+    if graph.name == "wordnet":
+        data = load_dataset("wordnet", "glove")
+        return Structure("wordnet", data.num_nodes, data.src, data.dst, data.train_ids)
+    shape = SHAPES[graph.name]
+    num_nodes, num_edges, num_train = (
+        max(2, round(count * graph.scale)) for count in (shape.num_nodes, shape.num_edges, shape.num_train)
+    )
+    src, dst = power_law_edges(num_nodes, num_edges, exponent=shape.exponent, undirected=shape.undirected, seed=seed)
+    train_ids = np.random.default_rng([seed, _TRAIN_IDS]).permutation(num_nodes)[:num_train]
+    name = f"synthetic {graph.name}" + ("" if graph.scale == 1 else f" x {graph.scale:g}")
+    return Structure(name, num_nodes, src, dst, torch.from_numpy(train_ids))
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """What a training run reads."""
+
+    warm: list[Epoch]
+    """Epochs before those that are measured."""
+    measured: list[Epoch]
+
+    def warm_batches(self, epochs: int) -> Epoch:
+        """Of the last so many epochs before those that are measured."""
+        return [batch for epoch in self.warm[-epochs:] for batch in epoch]
+
+    def measured_batches(self) -> Epoch:
+        return [batch for epoch in self.measured for batch in epoch]
+
+
+def sample_trace(
+    graph: Structure, fanouts: list[int], *, batch_size: int, warm_epochs: int, measured_epochs: int, seed: int
+) -> Trace:
+    """Epochs of training nodes in random order, sampled by DGL on one thread: the same seed gives the same trace."""
+    dgl_graph = import_dgl().graph((graph.src, graph.dst), num_nodes=graph.num_nodes).formats("csc")
+    loader = make_loader(dgl_graph, graph.train_ids, fanouts, batch_size=batch_size, shuffle=True, workers=0)
+    epochs: list[Epoch] = []
+    for epoch in range(warm_epochs + measured_epochs):
+        seed_everything(seed, epoch)
+        batches = tqdm(loader, desc=f"{graph.name} {fanouts}, epoch {epoch}", leave=False)
+        epochs.append([input_nodes.numpy().astype(np.int32) for input_nodes, _, _ in batches])
+    return Trace(epochs[:warm_epochs], epochs[warm_epochs:])
