@@ -19,17 +19,6 @@ from .store_file.held_rows import FileRows
 from .store_file.reading import StoreFile
 from .store_file.writing import save
 
-# Random rows over more than about 1 GB of mapped memory are bound by address translation, not by bytes; ordered
-# they are not. Ordering a small batch costs more than it saves.
-_ORDER_FOOTPRINT_BYTES = 1 << 30
-_ORDER_MIN_IDS = 4096
-# Few blocks saturate the link, keep the addresses in flight close together, and leave the GPU to training. Short rows
-# take more decoding for each byte that crosses the link (bench_gather: 460-byte slots are fastest with 32 blocks,
-# slots of 176 and 196 bytes with 64).
-_MISS_BLOCKS = 32
-_MISS_BLOCKS_SHORT_SLOTS = 64
-_SHORT_SLOT_BYTES = 256
-
 
 class CompressedFeatureStore:
     """Compressed rows of one dtype and shape, by id. Make it with `build` or `load`. A RowSource; a context manager;
@@ -52,7 +41,6 @@ class CompressedFeatureStore:
         self._rows: CompressedRows | None = rows
         self._slot_of = slot_of
         self._file_rows = file_rows
-        self._slot_tables: dict[torch.device, torch.Tensor] = {}
         self._lead_bytes = lead_bytes
         self._pin = pin
         self._pinned: PinnedRows | None = None
@@ -151,17 +139,10 @@ class CompressedFeatureStore:
             return out
         check_ids_on_cpu(ids, rows.num_rows)
         if self._pin_now():
-            self._gather_mapped(ids.to(target, non_blocking=True), out_bytes, target)
+            self.gather_on(target).gather(ids.to(target, non_blocking=True), out_bytes)
         else:
             self._gather_staged(ids, out, target)
         return out
-
-    def _gather_mapped(self, ids: torch.Tensor, out_bytes: torch.Tensor, device: torch.device) -> None:
-        ids, positions = self.to_slots(ids), None
-        if len(ids) >= _ORDER_MIN_IDS and self.rows.nbytes >= _ORDER_FOOTPRINT_BYTES:
-            ids, positions = torch.sort(ids)
-        blocks = _MISS_BLOCKS_SHORT_SLOTS if self.slot_bytes <= _SHORT_SLOT_BYTES else _MISS_BLOCKS
-        self.gather_on(device).gather(ids, out_bytes, positions=positions, max_blocks=blocks)
 
     def _gather_staged(self, ids: torch.Tensor, out: torch.Tensor, device: torch.device) -> None:
         """Copies the compressed rows to the GPU through ordinary memory, and decodes them there."""
@@ -178,7 +159,10 @@ class CompressedFeatureStore:
     def gather_on(self, device: torch.device) -> GpuGather:
         """The kernel's plan for a device, over the page-locked rows."""
         if device not in self._gathers:
-            self._gathers[device] = GpuGather(self.codec, device, self.mapped_rows(device), lead_bytes=self._lead_bytes)
+            place = None if self._slot_of is None else self._slot_of.to(device)
+            self._gathers[device] = GpuGather(
+                self.codec, device, self.mapped_rows(device), lead_bytes=self._lead_bytes, place=place
+            )
         return self._gathers[device]
 
     def mapped_rows(self, device: torch.device) -> MappedRows:
@@ -191,16 +175,9 @@ class CompressedFeatureStore:
         return MappedRows(self.rows, address["slots"], address["overflow"], self.rows.bitmask.to(device))
 
     def to_slots(self, ids: torch.Tensor) -> torch.Tensor:
-        """ids: [n] int32/int64 on any device. Returns the slots of these nodes there: the ids themselves, or int64 [n]
-        where the store has an order. Ids out of range stay as they are. No host sync; the table is copied to a GPU
-        once."""
-        if self._slot_of is None:
-            return ids
-        if ids.device not in self._slot_tables:
-            self._slot_tables[ids.device] = self._slot_of.to(ids.device)
-        last = len(self._slot_of) - 1
-        slots = self._slot_tables[ids.device].index_select(0, ids.clamp(0, last))
-        return torch.where((ids < 0) | (ids > last), ids.to(torch.int64), slots.to(torch.int64))
+        """ids: [n] int32/int64 in range, on the CPU. Returns the slots of these nodes: the ids themselves, or int64 [n]
+        where the store has an order."""
+        return ids if self._slot_of is None else self._slot_of[ids].to(torch.int64)
 
     @property
     def slot_of(self) -> torch.Tensor | None:
@@ -308,7 +285,6 @@ class CompressedFeatureStore:
             self.check()
         finally:
             self._gathers.clear()
-            self._slot_tables.clear()
             if self._pinned is not None and self._pinned_by == os.getpid():
                 self._pinned.close()
             self._pinned = self._rows = None

@@ -14,7 +14,7 @@ from .gpu_gather import GatherStats, GpuGather
 from .row_order import hottest_first
 from .rows import as_ids, prepare_out, resolve_device, to_bytes
 
-_TABLE_BYTES_PER_ROW = 4  # int32: the slot in the cache of each slot of the store, or -1
+_MAX_PLACES = 2**31 - 1  # the table of places is int32
 
 
 class CompressedGPUCache:
@@ -35,29 +35,37 @@ class CompressedGPUCache:
         less a reserve of 4 GiB (a quarter of the GPU if that is less). More than the store needs: a warning, and all
         rows are cached.
         hotness: [num_rows] numbers, e.g. degrees; the rows with the highest go first (ties: lower id first).
-        hot_ids: [k] distinct int32/int64 ids, hottest first; only these are cached. Neither: lowest ids first.
+        hot_ids: [k] distinct int32/int64 ids, hottest first; only these are cached. Neither: in the store's order,
+        which for a store built with `order` is hottest first.
         Raises ValueError if not even one row fits, or on bad arguments; RuntimeError if the store is not page-locked.
         """
         self.store = store
         self.device = resolve_device(device, torch.device("cuda"))
         if self.device.type != "cuda":
             raise ValueError(f"device: want cuda, got {self.device}")
+        self._is_prefix = hotness is None and hot_ids is None
         order = _hot_order(store, hotness, hot_ids)
         limit, most_rows = parse_capacity(capacity, num_rows=len(store), store_bytes=store.nbytes, device=self.device)
-        num_cached = _rows_that_fit(store, order[:most_rows], limit, capacity)
-        cached_slots = store.to_slots(order[:num_cached])
-        store_rows = store.mapped_rows(self.device)
-        self._cache: CompressedRows = store.rows.select(cached_slots, self.device)
-        self._cache_slot = torch.full((len(store),), -1, dtype=torch.int32)
-        self._cache_slot[cached_slots] = torch.arange(num_cached, dtype=torch.int32)
-        self._cache_slot = self._cache_slot.to(self.device)
+        fixed = self._fixed_bytes()
+        num_cached = _rows_that_fit(store, order[:most_rows], limit, capacity, fixed)
+        self._cache: CompressedRows = store.rows.select(store.to_slots(order[:num_cached]), self.device)
+        place = store.slot_of
+        if not self._is_prefix:
+            if num_cached + len(store) > _MAX_PLACES:
+                raise ValueError(
+                    f"hotness, hot_ids: want at most {_MAX_PLACES} rows and cached rows, got {len(store)} and "
+                    f"{num_cached}; build the store with order= instead"
+                )
+            place = num_cached + (torch.arange(len(store), dtype=torch.int32) if place is None else place)
+            place[order[:num_cached]] = torch.arange(num_cached, dtype=torch.int32)
         self._gather = GpuGather(
             store.codec,
             self.device,
-            store_rows,
+            store.mapped_rows(self.device),
             lead_bytes=store.lead_bytes,
             cache=self._cache,
-            cache_slot=self._cache_slot,
+            place=None if place is None else place.to(self.device),
+            store_offset=0 if self._is_prefix else num_cached,
         )
 
     def gather(
@@ -71,7 +79,7 @@ class CompressedGPUCache:
             return self.store.gather(ids, device=target, out=out)
         check_ids_on_cpu(ids, len(self.store))
         out = prepare_out(out, (len(ids), *self.store.codec.row_shape), self.dtype, target)
-        self._gather.gather(self.store.to_slots(ids.to(target, non_blocking=True)), to_bytes(out))
+        self._gather.gather(ids.to(target, non_blocking=True), to_bytes(out))
         return out
 
     @property
@@ -89,7 +97,12 @@ class CompressedGPUCache:
     @property
     def nbytes(self) -> int:
         """Bytes of GPU memory: all that `capacity` limits."""
-        return self._cache.nbytes + _fixed_bytes(self.store)
+        return self._cache.nbytes + self._fixed_bytes()
+
+    def _fixed_bytes(self) -> int:
+        """GPU bytes that do not depend on how many rows are cached: table of places, the store's bitmask, codec."""
+        table = 0 if self._is_prefix and self.store.slot_of is None else 4 * len(self.store)
+        return table + self.store.rows.bitmask.numel() + self.store.codec.form.device_nbytes
 
     def stats(self) -> GatherStats:
         """Hits, misses and bytes since the last reset. Waits for the current stream."""
@@ -112,12 +125,6 @@ class CompressedGPUCache:
         )
 
 
-def _fixed_bytes(store: CompressedFeatureStore) -> int:
-    """GPU bytes that do not depend on how many rows are cached: slot table, the store's bitmask, codec tables."""
-    tables = _TABLE_BYTES_PER_ROW * len(store) + (0 if store.slot_of is None else store.slot_of.nbytes)
-    return tables + store.rows.bitmask.numel() + store.codec.form.device_nbytes
-
-
 def _hot_order(
     store: CompressedFeatureStore, hotness: torch.Tensor | None, hot_ids: torch.Tensor | None
 ) -> torch.Tensor:
@@ -131,12 +138,13 @@ def _hot_order(
             raise ValueError(f"hot_ids: want distinct ids, got {len(ids) - len(torch.unique(ids))} repeats")
         return ids
     if hotness is None:
-        return torch.arange(len(store))
+        slot_of = store.slot_of
+        return torch.arange(len(store)) if slot_of is None else torch.argsort(slot_of)
     return hottest_first(hotness, len(store))
 
 
 def _rows_that_fit(
-    store: CompressedFeatureStore, order: torch.Tensor, limit: int | None, capacity: int | float | str
+    store: CompressedFeatureStore, order: torch.Tensor, limit: int | None, capacity: int | float | str, fixed: int
 ) -> int:
     """How many rows from the front of `order` take at most `limit` bytes, all that the cache holds counted."""
     if limit is None:
@@ -146,12 +154,12 @@ def _rows_that_fit(
     count = torch.arange(1, len(order) + 1)
     cost = count * rows.slot_bytes + (count + 31) // 32 * 4
     cost += torch.cumsum(rows.overflows(store.to_slots(order)).to(torch.int64), 0) * rows.row_bytes
-    fitting = int(torch.searchsorted(cost, limit - _fixed_bytes(store) - empty, right=True))
+    fitting = int(torch.searchsorted(cost, limit - fixed - empty, right=True))
     if fitting == 0:
-        smallest = _fixed_bytes(store) + empty + (int(cost[0]) if len(cost) else 0)
+        smallest = fixed + empty + (int(cost[0]) if len(cost) else 0)
         raise ValueError(f"capacity: want at least {smallest} bytes (one row), got {capacity!r} ({limit} bytes)")
     if fitting == len(order) and not isinstance(capacity, float) and capacity != "auto":
-        needed = _fixed_bytes(store) + empty + int(cost[-1])
+        needed = fixed + empty + int(cost[-1])
         if limit > needed:
             warnings.warn(
                 f"capacity {capacity!r} ({limit} bytes) is more than the {needed} bytes that caching {len(order)} rows "

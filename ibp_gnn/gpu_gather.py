@@ -10,6 +10,7 @@ import torch
 from . import _native
 from .codec import Codec
 from .compressed_rows import CompressedRows
+from .forms import DictForm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +61,23 @@ class MappedRows:
         )
 
 
+# Random rows over more than about 1 GB of mapped memory are bound by address translation, not by bytes; ordered
+# they are not. Ordering a small batch costs more than it saves.
+_ORDER_FOOTPRINT_BYTES = 1 << 30
+_ORDER_MIN_MISSES = 4096
+# Few blocks saturate the link, keep the addresses in flight close together, and leave the GPU to training. Payloads
+# whose offsets are not known beforehand take more decoding for each byte that crosses the link.
+_MISS_BLOCKS, _MISS_BLOCKS_SLOW_DECODE = 32, 64
+
+
 class GpuGather:
-    """Gathers rows of `store`, and of `cache` where cache_slot (int32 [num_rows] on the device) is not -1, to
-    `device`. Holds references to all the memory that the kernel reads."""
+    """Gathers rows of `store`, and of `cache` where they are cached, to `device`. Holds references to all the memory
+    that the kernel reads.
+
+    place: int32 [num_rows] on the device: where the row of each id lies; None: the id itself. Places below the number
+    of cached rows are slots of the cache, others are slots of the store after taking store_offset away (0 where the
+    cache is a prefix of the store, else the number of cached rows).
+    """
 
     def __init__(
         self,
@@ -72,21 +87,31 @@ class GpuGather:
         *,
         lead_bytes: int,
         cache: CompressedRows | None = None,
-        cache_slot: torch.Tensor | None = None,
+        place: torch.Tensor | None = None,
+        store_offset: int = 0,
     ) -> None:
         self._native = _native.cuda()  # first: says how to get it where it is missing
         self.codec, self.device, self.num_rows = codec, device, store.rows.num_rows
         self._counters = torch.zeros(self._native.NUM_COUNTERS, dtype=torch.int64, device=device)
         # Pinned memory is mapped: the kernel writes what went wrong, the host reads it without waiting.
         self._error = torch.zeros(2, dtype=torch.int64).pin_memory()
+        # What the counters were when the last gather that has run had run: read without waiting.
+        self._seen = torch.zeros_like(self._counters, device="cpu").pin_memory()
+        self._seen_hits_misses = self._seen.numpy()[:2]
+        self._last_hits_misses = (0, 0)
+        self._miss_rate = 1.0 if cache is None or cache.num_rows < self.num_rows else 0.0
+        self._footprint_bytes = store.rows.nbytes
+        fast = isinstance(codec.form, DictForm) and not codec.form.zero_code
+        self._miss_blocks = _MISS_BLOCKS if fast else _MISS_BLOCKS_SLOW_DECODE
         mapped_cache = MappedRows.on_device(cache) if cache is not None else None
-        self._memory = (store, mapped_cache, cache_slot)
+        self._memory = (store, mapped_cache, place)
         with torch.cuda.device(device):
             self._plan = self._native.make_gather_plan(
                 codec.form.on_device(device).native,
                 store.native(),
                 mapped_cache.native() if mapped_cache is not None else None,
-                cache_slot,
+                place,
+                store_offset,
                 store.rows.slot_bytes,
                 lead_bytes,
                 self._counters,
@@ -98,16 +123,39 @@ class GpuGather:
         ids: torch.Tensor,
         out_bytes: torch.Tensor,
         *,
-        positions: torch.Tensor | None = None,
-        max_blocks: int = 0,
+        ordered: bool | None = None,
+        max_blocks: int | None = None,
     ) -> None:
-        """ids: [n] int32/int64 on the device; out_bytes: uint8 [n, row_bytes] on it; positions: int64 [n], where in
-        out_bytes each row goes (None: in order). Enqueued on the current stream; no host sync. Raises the error of
-        an earlier gather, if its kernel has reported one by now."""
+        """ids: [n] int32/int64 on the device; out_bytes: uint8 [n, row_bytes] on it. Enqueued on the current stream; no
+        host sync. Raises the error of an earlier gather, if its kernel has reported one by now.
+
+        ordered: whether to fetch in order of where the rows lie; max_blocks: of the kernel, 0 = all that the GPU holds.
+        None: as suits the miss rate that gathers had lately.
+        """
         self.raise_reported()
+        miss_rate = self._miss_rate_lately()
+        if ordered is None:
+            many = miss_rate * len(ids) >= _ORDER_MIN_MISSES
+            ordered = many and self._footprint_bytes >= _ORDER_FOOTPRINT_BYTES
+        if max_blocks is None:
+            max_blocks = self._miss_blocks if miss_rate > 0.5 else 0
         with torch.cuda.device(self.device):
+            scratch = None
+            if ordered:
+                scratch = torch.empty(self._native.ORDER_SCRATCH + len(ids), dtype=torch.int32, device=self.device)
             stream = torch.cuda.current_stream(self.device).cuda_stream
-            self._plan.gather(ids, positions, out_bytes, max_blocks, stream)
+            self._plan.gather(ids, scratch, out_bytes, max_blocks, stream)
+            if self._memory[1] is not None:
+                self._seen.copy_(self._counters, non_blocking=True)
+
+    def _miss_rate_lately(self) -> float:
+        """Of the gathers since it was asked last, as far as they have run; of earlier ones if none has."""
+        hits, misses = self._seen_hits_misses.tolist()
+        new_hits, new_misses = hits - self._last_hits_misses[0], misses - self._last_hits_misses[1]
+        if new_hits >= 0 and new_misses >= 0 and new_hits + new_misses > 0:
+            self._miss_rate = new_misses / (new_hits + new_misses)
+        self._last_hits_misses = (hits, misses)
+        return self._miss_rate
 
     def raise_reported(self) -> None:
         """Raises IndexError or FormatError if a kernel that has run has reported one. Does not wait."""

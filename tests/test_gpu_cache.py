@@ -8,6 +8,7 @@ import torch
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache
 from ibp_gnn.capacity import parse_capacity
 from ibp_gnn.gpu_cache import _hot_order, _rows_that_fit
+from ibp_gnn.rows import to_bytes
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
 
 ROWS, WIDTH = 3000, 50
@@ -92,23 +93,24 @@ def test_the_rows_that_fit_are_counted_to_the_byte(store: CompressedFeatureStore
     fixed = 4 * ROWS + store.rows.bitmask.numel() + store.codec.form.device_nbytes
     for wanted in (1, 2, 31, 32, 33, 999, ROWS):
         needed = fixed + store.rows.select(order[:wanted]).nbytes
-        assert _rows_that_fit(store, order, needed, needed) == wanted
+        assert _rows_that_fit(store, order, needed, needed, fixed) == wanted
         if wanted > 1:
-            assert _rows_that_fit(store, order, needed - 1, needed - 1) == wanted - 1
+            assert _rows_that_fit(store, order, needed - 1, needed - 1, fixed) == wanted - 1
     with pytest.raises(ValueError, match=rf"want at least {fixed + store.rows.select(order[:1]).nbytes} bytes"):
-        _rows_that_fit(store, order, fixed, fixed)
+        _rows_that_fit(store, order, fixed, fixed, fixed)
     everything = fixed + store.rows.select(order).nbytes
     with pytest.warns(UserWarning, match=f"more than the {everything} bytes that caching {ROWS} rows takes"):
-        assert _rows_that_fit(store, order, everything + 1, everything + 1) == ROWS
+        assert _rows_that_fit(store, order, everything + 1, everything + 1, fixed) == ROWS
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("share", [0.3, 0.7, 1.0])
 @pytest.mark.parametrize("layout", ["compact", "inplace"])
 @pytest.mark.parametrize("ids_dtype", [torch.int32, torch.int64])
-def test_hits_and_misses_have_the_stores_bits(share: float, layout: str, ids_dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("codec", ["ibp", "dict"])
+def test_hits_and_misses_have_the_stores_bits(share: float, layout: str, ids_dtype: torch.dtype, codec: str) -> None:
     rows = features()
-    with CompressedFeatureStore.build(rows, layout=layout, progress=False) as store:
+    with CompressedFeatureStore.build(rows, codec, layout=layout, progress=False) as store:
         hotness = torch.rand(ROWS)
         cache = CompressedGPUCache(store, int(store.nbytes * share) + 4 * ROWS, hotness=hotness)
         assert cache.nbytes <= int(store.nbytes * share) + 4 * ROWS
@@ -179,3 +181,78 @@ def test_a_cache_of_an_ordered_store_has_its_rows() -> None:
         with pytest.raises(IndexError, match=rf"got {ROWS} in an earlier gather"):
             cache.gather(torch.tensor([ROWS], device="cuda"))
             cache.check()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("codec", ["ibp", "dict"])
+def test_without_hot_ids_the_cache_is_the_stores_prefix(codec: str) -> None:
+    rows = features()
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(3))
+    ids = torch.randint(0, ROWS, (5000,))
+    for given, first in ((order, order[:700]), (None, torch.arange(700))):
+        with CompressedFeatureStore.build(rows, codec, order=given, progress=False) as store:
+            cache = CompressedGPUCache(store, "700 rows")
+            for each in (ids, ids.to(torch.int32)):
+                cache.reset_stats()
+                assert_bitwise_equal(cache.gather(each.cuda()).cpu(), rows[ids])
+                assert cache.stats().hits == int(torch.isin(ids, first).sum())
+            table = 0 if given is None else 4 * ROWS
+            fixed = table + store.rows.bitmask.numel() + store.codec.form.device_nbytes
+            assert cache.nbytes == fixed + store.rows.select(store.to_slots(first)).nbytes
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("codec", ["ibp", "dict"])
+@pytest.mark.parametrize("ids_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("size", [1, 31, 4096, 100_000])
+def test_the_order_of_fetching_changes_no_row(codec: str, ids_dtype: torch.dtype, size: int) -> None:
+    rows = features()
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(4))
+    for given in (None, order):
+        with CompressedFeatureStore.build(rows, codec, order=given, progress=False) as store:
+            cache = CompressedGPUCache(store, "500 rows", hot_ids=order[500:1000])
+            for gather in (store.gather_on(cache.device), cache._gather):
+                ids = torch.randint(0, ROWS, (size,), dtype=ids_dtype)
+                out = torch.full((size, WIDTH), float("nan"), device="cuda")
+                for blocks in (0, 3):
+                    gather.gather(ids.cuda(), to_bytes(out), ordered=True, max_blocks=blocks)
+                    assert_bitwise_equal(out.cpu(), rows[ids])
+                ids[size // 2] = ROWS + 5
+                gather.gather(ids.cuda(), to_bytes(out), ordered=True)
+                good = torch.arange(size) != size // 2
+                assert_bitwise_equal(out.cpu()[good], rows[ids[good]])
+                assert_bitwise_equal(out[size // 2].cpu(), torch.zeros(WIDTH))
+                with pytest.raises(IndexError, match=f"got {ROWS + 5} in an earlier gather"):
+                    gather.check()
+
+
+@pytest.mark.cuda
+def test_gathers_in_a_cuda_graph() -> None:
+    rows = features()
+    with CompressedFeatureStore.build(rows, "dict", progress=False) as store:
+        cache = CompressedGPUCache(store, "1000 rows")
+        ids, out = torch.arange(2000, device="cuda"), torch.empty(2000, WIDTH, device="cuda")
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            cache.gather(ids, out=out)  # outside of the capture: what is made at the first call
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            cache.gather(ids, out=out)
+        for seed in range(3):
+            wanted = torch.randint(0, ROWS, (2000,), generator=torch.Generator().manual_seed(seed))
+            ids.copy_(wanted)
+            graph.replay()
+            assert_bitwise_equal(out.cpu(), rows[wanted])
+        torch.cuda.synchronize()
+
+
+@pytest.mark.cuda
+def test_the_miss_rate_is_known_without_waiting() -> None:
+    with CompressedFeatureStore.build(features(), progress=False) as store:
+        cache = CompressedGPUCache(store, "1000 rows")
+        for ids, rate in ((torch.arange(1000), 0.0), (torch.arange(1000, 2000), 1.0), (torch.arange(500, 1500), 0.5)):
+            cache.gather(ids, device="cuda")
+            torch.cuda.synchronize()
+            assert cache._gather._miss_rate_lately() == rate
+        assert CompressedGPUCache(store, f"{ROWS} rows")._gather._miss_rate_lately() == 0

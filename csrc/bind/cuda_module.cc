@@ -110,40 +110,52 @@ struct GatherPlan {
   GatherRequest request;
 
   GatherPlan(const Codec& codec_, const RowBuffers& store, const std::optional<RowBuffers>& cache,
-             const std::optional<CudaVector<const int32_t>>& cache_slot, int64_t slot_bytes, int64_t lead_bytes,
-             const CudaVector<int64_t>& counters, uint64_t error)
+             const std::optional<CudaVector<const int32_t>>& place, int64_t store_offset, int64_t slot_bytes,
+             int64_t lead_bytes, const CudaVector<int64_t>& counters, uint64_t error)
       : codec(codec_) {
     request.store = store.Checked(codec.layout.row_bytes, slot_bytes);
     if (lead_bytes < 1 || lead_bytes > slot_bytes) {
       Throw<ArgumentError>("lead_bytes: want 1 to ", slot_bytes, ", got ", lead_bytes);
     }
     CheckEqual("counters", int64_t{kNumGatherCounters}, Length(counters));
-    CheckEqual("cache_slot given", cache.has_value(), cache_slot.has_value());
-    if (cache) {
-      CheckEqual("cache_slot", store.rows.num_rows, Length(*cache_slot));
-      request.cache = cache->Checked(codec.layout.row_bytes, slot_bytes);
-      request.cache_slot_dev = cache_slot->data();
+    if (cache) request.cache = cache->Checked(codec.layout.row_bytes, slot_bytes);
+    if (place) {
+      CheckEqual("place", store.rows.num_rows, Length(*place));
+      request.place_dev = place->data();
     }
+    if (store_offset != 0) CheckEqual("store_offset", request.cache.num_rows, store_offset);
+    request.store_offset = store_offset;
     request.slot_bytes = static_cast<int32_t>(slot_bytes);
     request.lead_bytes = static_cast<int32_t>(lead_bytes);
     request.counters_dev = counters.data();
     request.error = reinterpret_cast<int64_t*>(error);
   }
 
-  void Gather(const AnyCudaVector& ids, const std::optional<CudaVector<const int64_t>>& positions,
-              const CudaMatrix<uint8_t>& out, int max_blocks, uint64_t stream) const {
-    const bool int64_ids = ids.dtype() == nb::dtype<int64_t>();
-    if (!int64_ids && ids.dtype() != nb::dtype<int32_t>()) Throw<ArgumentError>("ids: want int32 or int64");
-    CheckEqual("out rows", static_cast<int64_t>(ids.shape(0)), Length(out));
-    CheckEqual("out row_bytes", int64_t{codec.layout.row_bytes}, static_cast<int64_t>(out.shape(1)));
-    if (positions) CheckEqual("positions", static_cast<int64_t>(ids.shape(0)), Length(*positions));
+  GatherRequest Request(const AnyCudaVector& ids) const {
     GatherRequest now = request;
+    now.ids_are_int64 = ids.dtype() == nb::dtype<int64_t>();
+    if (!now.ids_are_int64 && ids.dtype() != nb::dtype<int32_t>()) Throw<ArgumentError>("ids: want int32 or int64");
     now.ids_dev = ids.data();
-    now.ids_are_int64 = int64_ids;
-    now.positions_dev = positions ? positions->data() : nullptr;
     now.num_ids = static_cast<int64_t>(ids.shape(0));
+    return now;
+  }
+
+  // order_scratch, if the rows are to be fetched in order of their places: [kOrderScratch + ids].
+  void Gather(const AnyCudaVector& ids, const std::optional<CudaVector<int32_t>>& order_scratch,
+              const CudaMatrix<uint8_t>& out, int max_blocks, uint64_t stream) const {
+    GatherRequest now = Request(ids);
+    CheckEqual("out rows", now.num_ids, Length(out));
+    CheckEqual("out row_bytes", int64_t{codec.layout.row_bytes}, static_cast<int64_t>(out.shape(1)));
     now.out_dev = out.data();
     now.max_blocks = max_blocks;
+    if (order_scratch) {
+      CheckEqual("order_scratch", kOrderScratch + now.num_ids, Length(*order_scratch));
+      if (now.num_ids > INT32_MAX)
+        Throw<ArgumentError>("ids: want at most ", INT32_MAX, " to order, got ", now.num_ids);
+      int32_t* order = order_scratch->data() + kOrderScratch;
+      LaunchOrder(now, order_scratch->data(), order, Stream(stream));
+      now.order_dev = order;
+    }
     LaunchGather(codec, now, Stream(stream));
   }
 };
@@ -169,16 +181,18 @@ void BindCodec(nb::module_& m, const char* plan_name) {
         nb::arg("stream"));
   using Plan = GatherPlan<Codec>;
   nb::class_<Plan>(m, plan_name)
-      .def("gather", &Plan::Gather, nb::arg("ids").noconvert(), nb::arg("positions").noconvert().none(),
+      .def("gather", &Plan::Gather, nb::arg("ids").noconvert(), nb::arg("order_scratch").noconvert().none(),
            nb::arg("out").noconvert(), nb::arg("max_blocks"), nb::arg("stream"));
   m.def(
       "make_gather_plan",
       [](const Codec& codec, const RowBuffers& store, const std::optional<RowBuffers>& cache,
-         const std::optional<CudaVector<const int32_t>>& cache_slot, int64_t slot_bytes, int64_t lead_bytes,
-         const CudaVector<int64_t>& counters,
-         uint64_t error) { return Plan(codec, store, cache, cache_slot, slot_bytes, lead_bytes, counters, error); },
-      nb::arg("codec"), nb::arg("store"), nb::arg("cache").none(), nb::arg("cache_slot").noconvert().none(),
-      nb::arg("slot_bytes"), nb::arg("lead_bytes"), nb::arg("counters").noconvert(), nb::arg("error"));
+         const std::optional<CudaVector<const int32_t>>& place, int64_t store_offset, int64_t slot_bytes,
+         int64_t lead_bytes, const CudaVector<int64_t>& counters, uint64_t error) {
+        return Plan(codec, store, cache, place, store_offset, slot_bytes, lead_bytes, counters, error);
+      },
+      nb::arg("codec"), nb::arg("store"), nb::arg("cache").none(), nb::arg("place").noconvert().none(),
+      nb::arg("store_offset"), nb::arg("slot_bytes"), nb::arg("lead_bytes"), nb::arg("counters").noconvert(),
+      nb::arg("error"));
 }
 
 }  // namespace
@@ -191,6 +205,7 @@ NB_MODULE(_cuda, m) {
   // Arrays are taken as they are (noconvert): a converted copy of an output would be written and thrown away.
   m.attr("ARCHITECTURES") = IBP_CUDA_ARCHITECTURES;  // as CMake names them, separated by commas
   m.attr("NUM_COUNTERS") = static_cast<int>(kNumGatherCounters);
+  m.attr("ORDER_SCRATCH") = kOrderScratch;
   m.attr("ID_OUT_OF_RANGE") = static_cast<int64_t>(kIdOutOfRange);
   m.attr("DAMAGED_ROW") = static_cast<int64_t>(kDamagedRow);
   m.def("count_ones", &BindCountOnes, nb::arg("rows").noconvert(), nb::arg("ones").noconvert(), nb::arg("stream"));

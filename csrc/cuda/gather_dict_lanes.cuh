@@ -255,9 +255,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     int64_t id = 0;
     uint32_t position = 0;
     if (lane < count) {
-      id = request.ids_are_int64 ? static_cast<const int64_t*>(request.ids_dev)[batch + lane]
-                                 : static_cast<const int32_t*>(request.ids_dev)[batch + lane];
-      position = static_cast<uint32_t>(request.positions_dev ? request.positions_dev[batch + lane] : batch + lane);
+      position = static_cast<uint32_t>(request.order_dev ? request.order_dev[batch + lane] : batch + lane);
+      id = ReadId(request, position);
       mine = Lookup(request, row_bytes, id);
     }
     // Payloads first.

@@ -69,10 +69,10 @@ __device__ inline RowRef Lookup(const GatherRequest& request, int32_t row_bytes,
     ReportError(request, kIdOutOfRange, id);
     return ref;
   }
-  const int32_t cached = request.cache_slot_dev ? __ldg(request.cache_slot_dev + id) : -1;
-  ref.hit = cached >= 0;
+  const int64_t place = request.place_dev ? __ldg(request.place_dev + id) : id;
+  ref.hit = place < request.cache.num_rows;
   const DeviceRows& rows = ref.hit ? request.cache : request.store;
-  const int64_t row = ref.hit ? cached : id;
+  const int64_t row = ref.hit ? place : place - request.store_offset;
   ref.source = rows.slots + row * request.slot_bytes;
   ref.kind = (__ldg(rows.bitmask + row / 32) >> (row % 32)) & 1 ? RowKind::kPayload : RowKind::kRaw;
   if (ref.kind == RowKind::kRaw && request.slot_bytes < row_bytes) {
@@ -219,9 +219,8 @@ __global__ void __launch_bounds__(kThreads)
     RowRef mine;  // of id `lane` of the batch; none where there is no such id
     int64_t id = 0, position = 0;
     if (lane < count) {
-      id = request.ids_are_int64 ? static_cast<const int64_t*>(request.ids_dev)[batch + lane]
-                                 : static_cast<const int32_t*>(request.ids_dev)[batch + lane];
-      position = request.positions_dev ? request.positions_dev[batch + lane] : batch + lane;
+      position = request.order_dev ? request.order_dev[batch + lane] : batch + lane;
+      id = ReadId(request, position);
       mine = Lookup(request, row_bytes, id);
     }
     RowRef next = mine.Broadcast(group);

@@ -63,19 +63,28 @@ enum GatherError : int64_t { kNoError = 0, kIdOutOfRange = 1, kDamagedRow = 2 };
 
 struct GatherRequest {
   DeviceRows store;
-  DeviceRows cache;                         // optional
-  const int32_t* cache_slot_dev = nullptr;  // [store.num_rows]: slot in the cache or -1; null without a cache
+  DeviceRows cache;  // optional
+  // Where the row of each id lies: places below cache.num_rows are slots of the cache, others are slots of the store,
+  // after taking store_offset away.
+  const int32_t* place_dev = nullptr;  // [store.num_rows]; null: the id itself
+  int64_t store_offset = 0;
   int32_t slot_bytes = 0;
   int32_t lead_bytes = 0;         // bytes of a slot to fetch before its payload's length is known
   const void* ids_dev = nullptr;  // int32 or int64 [num_ids]
   bool ids_are_int64 = true;
-  const int64_t* positions_dev = nullptr;  // [num_ids]: row i goes to out row positions[i]; null: to row i
+  const int32_t* order_dev = nullptr;  // [num_ids], a permutation: the order to fetch in; null: as they come
   int64_t num_ids = 0;
   uint8_t* out_dev = nullptr;       // [num_ids, row_bytes]
   int64_t* counters_dev = nullptr;  // [kNumGatherCounters]
   int64_t* error = nullptr;         // [2], device memory or mapped host memory
   int32_t max_blocks = 0;           // 0: as many as the GPU holds
 };
+
+// The order of the ids by the top bits of their rows' places, so that neighbours are fetched together; of those with
+// the same top bits it may be another one each time. Bad ids may come anywhere. num_ids must fit an int32. scratch_dev:
+// [kOrderScratch]; order_dev: [num_ids].
+constexpr int64_t kOrderScratch = 4096;
+void LaunchOrder(const GatherRequest& request, int32_t* scratch_dev, int32_t* order_dev, cudaStream_t stream);
 
 // Rows with a bad id, and damaged ones, come out as zeros and are reported; nothing is read outside the rows.
 void LaunchGather(const DeviceIbpCodec& codec, const GatherRequest& request, cudaStream_t stream);

@@ -36,6 +36,11 @@ __host__ __device__ __forceinline__ bool RowsAreAligned(const void* base, int32_
   return row_bytes % 4 == 0 && reinterpret_cast<uintptr_t>(base) % 4 == 0;
 }
 
+__device__ __forceinline__ int64_t ReadId(const GatherRequest& request, int64_t i) {
+  return request.ids_are_int64 ? static_cast<const int64_t*>(request.ids_dev)[i]
+                               : static_cast<const int32_t*>(request.ids_dev)[i];
+}
+
 // kUnits neighbouring units, loaded and stored as one.
 template <int kUnits>
 struct alignas(4 * kUnits) UnitVector {

@@ -10,6 +10,7 @@ import torch
 
 import ibp_gnn
 from ibp_gnn.config import ConfigError
+from ibp_gnn.row_order import hottest_first
 from ibp_gnn.training.config import CacheConfig, StoreConfig
 
 
@@ -93,11 +94,13 @@ class FeaturesByType:
             part.close()
 
 
-def _open_store(rows: torch.Tensor, config: StoreConfig, progress: bool) -> ibp_gnn.CompressedFeatureStore:
-    """The file's store or a new one. Raises ConfigError for a file of other rows."""
+def _open_store(
+    rows: torch.Tensor, config: StoreConfig, order: torch.Tensor | None, progress: bool
+) -> ibp_gnn.CompressedFeatureStore:
+    """The file's store, or a new one in this order. Raises ConfigError for a file of other rows."""
     if config.path is None:
         return ibp_gnn.CompressedFeatureStore.build(
-            rows, codec=config.codec, layout=config.layout, pin=config.pin, progress=progress
+            rows, codec=config.codec, layout=config.layout, order=order, pin=config.pin, progress=progress
         )
     try:
         store = ibp_gnn.CompressedFeatureStore.load(config.path, pin=config.pin)
@@ -122,8 +125,12 @@ class CompressedFeatures:
         hotness: torch.Tensor | None,
         progress: bool,
     ) -> None:
-        """rows: [num_nodes, d] on the CPU, not kept. hotness: [num_nodes], for the cache; None: lowest ids first."""
-        self._store = store = _open_store(rows, store_config, progress)
+        """rows: [num_nodes, d] on the CPU, not kept. hotness: [num_nodes], for the cache; None: in the order of a store
+        file, or lowest ids first."""
+        order = None
+        if cache_config.capacity is not None and hotness is not None and store_config.path is None:
+            order, hotness = hottest_first(hotness, len(rows)), None  # the cache is then a prefix of the store
+        self._store = store = _open_store(rows, store_config, order, progress)
         self.source: ibp_gnn.CompressedFeatureStore | ibp_gnn.CompressedGPUCache = store
         self._counted, self._row_bytes = 0, rows[0].numel() * rows.element_size()
         if cache_config.capacity is not None:
