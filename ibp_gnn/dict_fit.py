@@ -1,12 +1,13 @@
-"""Fitting codec "dict": which symbols get a code, how long codes are, and whether zeros get one of their own.
+"""Fitting codec "dict": where values are cut, which symbols get a code, how long codes are, and whether zeros get one.
 
-Everything is counted on the sample: for each candidate the payload's bits are the codes', the low bits' of the values
-that have them, and the escaped symbols'. Counting runs on the rows' device; ties go to the first candidate.
+Everything is counted on the sample: for each candidate the bytes of all payloads, and the dictionary's own, by the
+sample's share of all rows. Counting runs on the rows' device; ties go to the first candidate.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import torch
@@ -14,8 +15,7 @@ import torch
 from .forms import DictForm
 from .rows import to_bytes
 
-# Exponent bits of floats; the exponent is their symbol, and the sign moves below it. For integers the symbol is a
-# number of high bits.
+# Of floats.
 EXPONENT_BITS = {
     torch.float64: 11,
     torch.float32: 8,
@@ -27,49 +27,80 @@ EXPONENT_BITS = {
 _INTEGER_SYMBOLS = (4, 8, 12, 16)
 _CODE_BITS = (1, 2, 3, 4)
 _MAX_COLUMN_SYMBOL_BITS = 8
-# A dictionary per column makes decoding slower; it must take at least this share off the payload.
-_COLUMNS_MUST_SAVE = 0.01
+# What makes decoding slower must take this share off the payload: one part in 100 for a dictionary per column; one in
+# 200 for a cut of floats other than below the exponent with the sign moved there, which GPUs decode fastest.
+_COLUMNS_MUST_SAVE = 100
+_OTHER_CUTS_MUST_SAVE = 200
 _VALUES_PER_STEP = 1 << 22  # bounds temporaries
 _SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclasses.dataclass(frozen=True)
-class _Counts:
-    """Of the sample, for one way to cut values: symbols [columns or 1, 2^symbol_bits], with all-0 values or not."""
+class _Cut:
+    """Where values are cut into symbol and low part, as in DictForm."""
 
     symbol_bits: int
     sign_low: bool
-    trim_bits: int
+
+    @property
+    def top_bits(self) -> int:
+        """Bits of a value that its symbol depends on, and the sign."""
+        return self.symbol_bits + self.sign_low
+
+
+@dataclasses.dataclass(frozen=True)
+class _Counts:
+    """Of the sample: how often the top_bits highest bits of a value are what, [columns or 1, 2^top_bits], all-0 values
+    counted or not; how many values of a row are not 0, for each row; trailing_zeros, bits that are 0 at the end of all
+    values."""
+
+    num_values: int
+    value_bits: int
     with_zeros: np.ndarray
     without_zeros: np.ndarray
+    nonzeros: np.ndarray
+    trailing_zeros: int
+
+    def of_symbols(self, cut: _Cut, zero_code: bool) -> np.ndarray:
+        """Returns [columns or 1, 2^symbol_bits]: values per symbol, without the all-0 ones if zero_code."""
+        counts = self.without_zeros if zero_code else self.with_zeros
+        signs = 1 + cut.sign_low
+        return counts.reshape(len(counts), signs, 1 << cut.symbol_bits, -1).sum(axis=(1, 3))
 
 
-def fit_dictionary(rows: torch.Tensor) -> DictForm:
-    """rows: [n, *row_shape] of a supported dtype, n >= 1, on CPU or CUDA. Returns the form with the smallest payload of
-    the sample."""
+def fit_dictionary(rows: torch.Tensor, total_rows: int) -> DictForm:
+    """rows: a sample, [n, *row_shape] of a supported dtype, n >= 1, on CPU or CUDA; of total_rows rows. Returns the
+    form that makes the sample smallest."""
     value_bits = 8 * rows.dtype.itemsize
-    values = to_bytes(rows).view(_SIGNED[rows.dtype.itemsize]).to(torch.int64)  # [n, num_values]
-    best: tuple[float, DictForm] | None = None
-    for symbol_bits, sign_low in _cuts(rows.dtype):
-        counts = _count(values, value_bits, symbol_bits, sign_low)
-        for zero_code in (False, True):
-            for per_column in (False, True):
-                if per_column and symbol_bits > _MAX_COLUMN_SYMBOL_BITS:
-                    continue
+    values = to_bytes(rows).view(_SIGNED[rows.dtype.itemsize])  # [n, num_values]
+    cuts = _cuts(rows.dtype)
+    best: tuple[int, DictForm] | None = None
+    for with_columns in (True, False):  # longer symbols have no dictionary per column: counting would take much memory
+        of_kind = [cut for cut in cuts if (cut.symbol_bits <= _MAX_COLUMN_SYMBOL_BITS) == with_columns]
+        if not of_kind:
+            continue
+        counts = _count(values, value_bits, max(cut.top_bits for cut in of_kind), with_columns)
+        for cut in of_kind:
+            for zero_code, per_column in itertools.product((False, True), (False, True)[: 1 + with_columns]):
                 for code_bits in _CODE_BITS[zero_code:]:
-                    bits, dictionary = _evaluate(counts, value_bits, code_bits, zero_code, per_column)
-                    cost = bits / (1 - _COLUMNS_MUST_SAVE) if per_column else bits
+                    payload_bytes, dictionary = _evaluate(counts, cut, code_bits, zero_code, per_column)
+                    cost = payload_bytes * total_rows + dictionary.nbytes * len(values)
+                    cost *= _COLUMNS_MUST_SAVE - (not per_column)
+                    cost *= _OTHER_CUTS_MUST_SAVE - (cut == cuts[0] or not cuts[0].sign_low)
                     if best is None or cost < best[0]:
-                        best = cost, DictForm(
-                            num_values=values.shape[1],
-                            value_bits=value_bits,
-                            symbol_bits=symbol_bits,
-                            trim_bits=counts.trim_bits,
-                            code_bits=code_bits,
-                            sign_low=sign_low,
-                            zero_code=zero_code,
-                            per_column=per_column,
-                            dictionary=dictionary,
+                        best = (
+                            cost,
+                            DictForm(
+                                num_values=values.shape[1],
+                                value_bits=value_bits,
+                                symbol_bits=cut.symbol_bits,
+                                trim_bits=_trim_bits(counts, cut),
+                                code_bits=code_bits,
+                                sign_low=cut.sign_low,
+                                zero_code=zero_code,
+                                per_column=per_column,
+                                dictionary=dictionary,
+                            ),
                         )
     if best is None:  # every dtype has a cut
         raise RuntimeError("fit: no candidate")
@@ -96,57 +127,68 @@ def escape_share(form: DictForm, rows: torch.Tensor) -> float:
     return escapes / (len(data) * form.num_values)
 
 
-def _cuts(dtype: torch.dtype) -> list[tuple[int, bool]]:
+def _cuts(dtype: torch.dtype) -> list[_Cut]:
+    """For floats: the exponent, with the sign below it; or as many bits from the top, which suits values of one sign.
+    For integers: a number of high bits; for bool all but the bit that is not 0."""
     if dtype in EXPONENT_BITS:
-        return [(EXPONENT_BITS[dtype], True)]
+        return [_Cut(EXPONENT_BITS[dtype], True), _Cut(EXPONENT_BITS[dtype], False)]
     value_bits = 8 * dtype.itemsize
     if dtype is torch.bool:
-        return [(value_bits - 1, False)]
-    return [(bits, False) for bits in _INTEGER_SYMBOLS if bits < value_bits]
+        return [_Cut(value_bits - 1, False)]
+    return [_Cut(bits, False) for bits in _INTEGER_SYMBOLS if bits < value_bits]
 
 
-def _count(values: torch.Tensor, value_bits: int, symbol_bits: int, sign_low: bool) -> _Counts:
-    """values: int64 [n, num_values], sign extended."""
-    below = value_bits - symbol_bits - sign_low
-    symbols = (values >> below) & ((1 << symbol_bits) - 1)
-    # Longer symbols have no dictionary per column, and counting them so would take a lot of memory.
-    num_columns = values.shape[1] if symbol_bits <= _MAX_COLUMN_SYMBOL_BITS else 1
-    columns = (torch.arange(values.shape[1], device=values.device) % num_columns) << symbol_bits
-    keys, zero = symbols + columns, values == 0
-    size = num_columns << symbol_bits
+def _count(values: torch.Tensor, value_bits: int, top_bits: int, with_columns: bool) -> _Counts:
+    """values: [n, num_values], signed."""
+    num_values = values.shape[1]
+    num_columns = num_values if with_columns else 1
+    columns = (torch.arange(num_values, device=values.device) % num_columns) << top_bits
+    size = num_columns << top_bits
+    counts = torch.zeros(size, dtype=torch.int64, device=values.device)
+    zeros = torch.zeros(num_values, dtype=torch.int64, device=values.device)
+    nonzeros, trailing_zeros = [], value_bits
+    for part in values.split(max(1, _VALUES_PER_STEP // num_values)):
+        wide = part.to(torch.int64)
+        top = (wide >> (value_bits - top_bits)) & ((1 << top_bits) - 1)
+        counts += torch.bincount((top + columns).flatten(), minlength=size)
+        zero = part == 0
+        zeros += zero.sum(0)
+        nonzeros.append(num_values - zero.sum(1))
+        trailing_zeros = _trailing_zeros(part, trailing_zeros)
+    with_zeros = counts.cpu().numpy().reshape(num_columns, -1)
+    without_zeros = with_zeros.copy()
+    without_zeros[:, 0] -= zeros.cpu().numpy().reshape(-1, num_columns).sum(0)  # the top bits of an all-0 value are 0
+    return _Counts(num_values, value_bits, with_zeros, without_zeros, torch.cat(nonzeros).cpu().numpy(), trailing_zeros)
 
-    def count(flat_keys: torch.Tensor) -> np.ndarray:
-        return torch.bincount(flat_keys, minlength=size).reshape(num_columns, -1).cpu().numpy()
 
-    with_zeros = count(keys.flatten())
-    without_zeros = with_zeros - count(columns.expand_as(keys)[zero])  # the symbol of an all-0 value is 0
-    return _Counts(symbol_bits, sign_low, _trim_bits(values, below), with_zeros, without_zeros)
+def _trailing_zeros(values: torch.Tensor, most: int) -> int:
+    """How many of the lowest bits, up to `most`, are 0 in all values."""
+    count = 0
+    while count < most and not bool(((values >> count) & 1).any()):
+        count += 1
+    return count
 
 
-def _trim_bits(values: torch.Tensor, below: int) -> int:
+def _trim_bits(counts: _Counts, cut: _Cut) -> int:
     """How many of the lowest bits are 0 in all values, leaving at least one low bit."""
-    trim = 0
-    while trim < below - 1 and not bool(((values >> trim) & 1).any()):
-        trim += 1
-    return trim
+    return min(counts.trailing_zeros, counts.value_bits - cut.symbol_bits - 1)
 
 
-def _evaluate(
-    counts: _Counts, value_bits: int, code_bits: int, zero_code: bool, per_column: bool
-) -> tuple[int, np.ndarray]:
-    """The sample's payload in bits, and the dictionary, uint16 [columns or 1, 2^code_bits]."""
-    symbols = counts.without_zeros if zero_code else counts.with_zeros
-    total = int(counts.with_zeros.sum())
+def _evaluate(counts: _Counts, cut: _Cut, code_bits: int, zero_code: bool, per_column: bool) -> tuple[int, np.ndarray]:
+    """Bytes of the sample's payloads, and the dictionary, uint16 [columns or 1, 2^code_bits]."""
+    symbols = counts.of_symbols(cut, zero_code)
     if not per_column:
         symbols = symbols.sum(0, keepdims=True)
     num_symbols = min((1 << code_bits) - 1 - zero_code, symbols.shape[1])
     # Most frequent first, ties by the lower symbol: the same on every machine.
     order = np.argsort(-symbols, axis=1, kind="stable")[:, :num_symbols]
-    coded = int(np.take_along_axis(symbols, order, 1).sum())
-    with_low = int(symbols.sum())
-    low_bits = value_bits - counts.symbol_bits - counts.trim_bits
-    symbol_bytes = 1 if counts.symbol_bits <= 8 else 2
-    bits = total * code_bits + with_low * low_bits + (with_low - coded) * 8 * symbol_bytes
+    escapes = int(symbols.sum()) - int(np.take_along_axis(symbols, order, 1).sum())
+    num_rows = len(counts.nonzeros)
+    with_low = counts.nonzeros if zero_code else np.full(num_rows, counts.num_values)
+    low_bits = counts.value_bits - cut.symbol_bits - _trim_bits(counts, cut)
+    symbol_bytes = 1 if cut.symbol_bits <= 8 else 2
+    codes_bytes = num_rows * -(-counts.num_values * code_bits // 8)
+    low_bytes = int((-(-with_low * low_bits // 8)).sum())
     dictionary = np.zeros((len(symbols), 1 << code_bits), np.uint16)
     dictionary[:, :num_symbols] = order
-    return bits, dictionary
+    return codes_bytes + low_bytes + escapes * symbol_bytes, dictionary

@@ -385,6 +385,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
         first_value += kSteps * Lanes::kStepValues;
       } while (Lanes::kLongRows && first_value < num_values);
 
+      __syncwarp();  // the windows are filled again
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         if (escapes_before[r] > most_escapes && tile + r * kGroups + group < num_payloads) {
@@ -392,12 +393,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
           if (group_lane == 0) entries[tile + r * kGroups + group].lane |= kDamagedFlag;
         }
       }
-      __syncwarp();  // the windows are filled again
     }
 
     // Rows that are something else than a payload, and those of damaged payloads once more.
     unsigned others = LowMask<uint32_t>(count) & ~payload_lanes;
     if (__any_sync(kWholeWarp, damaged)) {
+      __syncwarp();
       const int looked_up_by = entries[lane].lane;
       for (unsigned of = __ballot_sync(kWholeWarp, looked_up_by & kDamagedFlag); of; of &= of - 1) {
         const int of_lane = __shfl_sync(kWholeWarp, looked_up_by, __ffs(of) - 1) & ~kDamagedFlag;

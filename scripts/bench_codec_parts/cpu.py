@@ -1,0 +1,112 @@
+"""Speed on the CPU: fit, compress, and decode by random ids against torch.index_select of the same raw rows.
+
+Methods that are compared take the same ids, in turns, in the same process and with the same number of threads, so that
+a busy machine slows all of them; bits are checked before anything is timed; times are medians, and the ratio of the
+fastest calls is given as well. How busy the machine was is in the results.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ibp_gnn import Codec, CompressedFeatureStore
+from ibp_gnn.testing import assert_bitwise_equal
+
+from .config import Cpu
+from .data import tile
+
+Method = Callable[[torch.Tensor], Any]  # takes the ids
+_COMPRESS_PARTS = 8  # a part of the raw rows is enough to time compression
+
+
+def measure_cpu(name: str, rows: torch.Tensor, config: Cpu, seed: int) -> list[dict[str, Any]]:
+    """rows: [n, d] on the CPU. One result per codec and number of threads."""
+    torch.set_num_threads(max(config.threads))
+    raw = tile(rows, config.raw_mb)
+    row_bytes = raw.shape[1] * raw.element_size()
+    batch = max(1, min(len(raw), round(config.batch_mb * 1e6 / row_bytes)))
+    generator = torch.Generator().manual_seed(seed)
+    id_sets = [torch.randint(len(raw), (batch,), generator=generator) for _ in range(config.id_sets)]
+    out = torch.empty(batch, raw.shape[1], dtype=raw.dtype)
+    fit_rows = raw[: max(1, round(config.fit_mb * 1e6 / row_bytes))]
+    parts = raw.split(-(-len(raw) // _COMPRESS_PARTS))  # one after the other: none is in the caches yet
+    stores: dict[str, CompressedFeatureStore] = {}
+    of_codecs: dict[str, dict[str, Any]] = {}
+    for kind in config.codecs:
+        codec = Codec.fit(raw, codec=kind)
+        fit_s = _median_seconds(functools.partial(Codec.fit, codec=kind), [fit_rows] * config.repeats)
+        compress_s = _median_seconds(codec.compress, [parts[i % len(parts)] for i in range(config.repeats)])
+        stores[kind] = CompressedFeatureStore.build(raw, codec, pin=False, progress=False)
+        of_codecs[kind] = {
+            "data": name,
+            "dtype": str(raw.dtype).removeprefix("torch."),
+            "width": raw.shape[1],
+            "codec": kind,
+            "parameters": repr(codec),
+            "raw_mb": raw.numel() * raw.element_size() / 1e6,
+            "compact_store_share": stores[kind].nbytes / stores[kind].raw_nbytes,
+            "fit_rows": len(fit_rows),
+            "fit_s": fit_s,
+            "compress_gb_per_s": len(parts[0]) * row_bytes / compress_s / 1e9,
+            "ids": batch,
+        }
+    results = []
+    for threads in config.threads:
+        torch.set_num_threads(threads)
+        times = _gather_seconds(raw, stores, id_sets, out, config.repeats)
+        median = {method: statistics.median(seconds) for method, seconds in times.items()}
+        for kind, of_codec in of_codecs.items():
+            results.append(
+                {
+                    **of_codec,
+                    "threads": threads,
+                    "index_select_gb_per_s": batch * row_bytes / median["index_select"] / 1e9,
+                    "decode_gb_per_s": batch * row_bytes / median[kind] / 1e9,
+                    "decode_to_index_select": median["index_select"] / median[kind],
+                    "decode_to_index_select_fastest": min(times["index_select"]) / min(times[kind]),
+                    "load_average": os.getloadavg()[0],
+                }
+            )
+    for store in stores.values():
+        store.close()
+    return results
+
+
+def _gather_seconds(
+    raw: torch.Tensor,
+    stores: dict[str, CompressedFeatureStore],
+    id_sets: list[torch.Tensor],
+    out: torch.Tensor,
+    repeats: int,
+) -> dict[str, list[float]]:
+    """Seconds of each call of index_select and of each store's gather."""
+    methods: dict[str, Method] = {kind: functools.partial(store.gather, out=out) for kind, store in stores.items()}
+    for method in methods.values():
+        for ids in id_sets:
+            out.zero_()
+            method(ids)
+            assert_bitwise_equal(out, raw[ids])
+    methods["index_select"] = functools.partial(torch.index_select, raw, 0, out=out)
+    times: dict[str, list[float]] = {name: [] for name in methods}
+    for ids in id_sets * repeats:
+        for name, method in methods.items():
+            start = time.perf_counter()
+            method(ids)
+            times[name].append(time.perf_counter() - start)
+    return times
+
+
+def _median_seconds(call: Callable[[torch.Tensor], Any], inputs: list[torch.Tensor]) -> float:
+    seconds = []
+    for one in inputs:
+        start = time.perf_counter()
+        call(one)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)

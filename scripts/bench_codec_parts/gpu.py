@@ -1,0 +1,212 @@
+"""Speed on a GPU: decoding against copying the same raw rows, from GPU memory and from page-locked CPU memory.
+
+Methods that are compared take the same ids, in turns, in the same process; bits are checked before anything is timed;
+times are medians of CUDA events, the launches being queued beforehand.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ibp_gnn import Codec, CompressedFeatureStore, CompressedGPUCache, _native
+from ibp_gnn.gpu_gather import GpuGather, MappedRows
+from ibp_gnn.rows import to_bytes
+from ibp_gnn.testing import assert_bitwise_equal
+
+from .config import Gpu
+from .data import tile
+
+Method = Callable[[torch.Tensor], Any]  # takes the ids, writes the rows to one buffer
+_QUEUE_CYCLES = 1_000_000  # the GPU waits about half a millisecond, until its work is queued
+
+
+def measure_gpu(name: str, rows: torch.Tensor, config: Gpu, seed: int) -> list[dict[str, Any]]:
+    """rows: [n, d] on the CPU. One result per codec."""
+    torch.manual_seed(seed)
+    hbm = _measure_hbm(rows, config)
+    pinned = _measure_pinned(rows, config) if config.pinned_mb else [{}] * len(config.codecs)
+    shown = {"data": name, "dtype": str(rows.dtype).removeprefix("torch."), "width": rows.shape[1]}
+    return [
+        {**shown, "codec": codec, **of_hbm, **of_pinned}
+        for codec, of_hbm, of_pinned in zip(config.codecs, hbm, pinned, strict=True)
+    ]
+
+
+def _measure_hbm(rows: torch.Tensor, config: Gpu) -> list[dict[str, Any]]:
+    """Rows in GPU memory, random ids; and how fast they are compressed there."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    raw = tile(rows, config.hbm_mb, device)
+    row_bytes = raw.shape[1] * raw.element_size()
+    batch = max(1, min(len(raw), round(config.batch_mb * 1e6 / row_bytes)))
+    id_sets = [torch.randint(len(raw), (batch,), device=device) for _ in range(config.id_sets)]
+    out = torch.empty(batch, raw.shape[1], dtype=raw.dtype, device=device)
+    methods: dict[str, Method] = {"copy": functools.partial(_copy, to_bytes(raw).data_ptr(), to_bytes(out), 0)}
+    results, kept_alive = [], []
+    for kind in config.codecs:
+        fit_s, codec = _seconds(functools.partial(Codec.fit, raw, codec=kind), config.repeats)
+        part = raw[: max(1, round(config.compress_mb * 1e6 / row_bytes))]
+        compress_s, compressed_part = _seconds(functools.partial(codec.compress, part), config.repeats)
+        assert_bitwise_equal(codec.decompress(compressed_part), part)
+        compressed = codec.compress(raw)
+        gather = GpuGather(codec, device, MappedRows.on_device(compressed), lead_bytes=compressed.slot_bytes)
+        kept_alive.append(compressed)
+        methods[kind] = functools.partial(_decode, gather, to_bytes(out), 0)
+        results.append(
+            {
+                "parameters": repr(codec),
+                "slot_bytes": compressed.slot_bytes,
+                "raw_bytes_per_row": row_bytes,
+                "hbm_ids": batch,
+                "fit_s": fit_s,
+                "compress_s_per_gb": compress_s * 1e9 / (len(part) * row_bytes),
+                "compress_gb_per_s": len(part) * row_bytes / compress_s / 1e9,
+            }
+        )
+        del compressed_part
+    check_bits(methods, id_sets, raw, out)
+    times = interleaved_ms(methods, id_sets, config.repeats)
+    for kind, result in zip(config.codecs, results, strict=True):
+        result["hbm_copy_gb_per_s"] = batch * row_bytes / times["copy"] / 1e6
+        result["hbm_decode_gb_per_s"] = batch * row_bytes / times[kind] / 1e6
+        result["hbm_decode_to_copy"] = times["copy"] / times[kind]
+    return results
+
+
+def _measure_pinned(rows: torch.Tensor, config: Gpu) -> list[dict[str, Any]]:
+    """Rows in page-locked CPU memory, ordered ids, for every number of blocks; and all rows in a cache on the GPU."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    raw = tile(rows, config.pinned_mb)
+    row_bytes = raw.shape[1] * raw.element_size()
+    batch = min(config.pinned_ids, len(raw))
+    id_sets = [torch.randint(len(raw), (batch,), device=device) for _ in range(config.id_sets)]
+    ordered = [torch.sort(ids).values for ids in id_sets]
+    out = torch.empty(batch, raw.shape[1], dtype=raw.dtype, device=device)
+    out_bytes = to_bytes(out)
+    stores = {kind: CompressedFeatureStore.build(raw, kind, pin=True, progress=False) for kind in config.codecs}
+    results = []
+    with _registered(to_bytes(raw)) as address:
+        methods: dict[str, Method] = {}
+        for blocks in config.blocks:
+            methods[f"copy {blocks}"] = functools.partial(_copy, address, out_bytes, blocks)
+            for kind, store in stores.items():
+                methods[f"{kind} {blocks}"] = functools.partial(_decode, store.gather_on(device), out_bytes, blocks)
+        check_bits(methods, ordered, raw, out)
+        times = interleaved_ms(methods, ordered, config.repeats)
+        copies = {blocks: times[f"copy {blocks}"] for blocks in config.blocks}
+        calls = {kind: functools.partial(_call_gather, store, out) for kind, store in stores.items()}
+        check_bits(calls, id_sets, raw, out)
+        call_times = interleaved_ms(calls, id_sets, config.repeats)
+        cached = _measure_cached(stores, id_sets, raw, out, config)
+        for kind, store in stores.items():
+            store.reset_stats()
+            _decode(store.gather_on(device), out_bytes, config.blocks[0], ordered[0])
+            moved = store.stats().pcie_bytes / batch
+            decodes = {blocks: times[f"{kind} {blocks}"] for blocks in config.blocks}
+            to_copy = min(copies.values()) / min(decodes.values())
+            results.append(
+                {
+                    "pinned_ids": batch,
+                    "pinned_copy_ms": copies,
+                    "pinned_decode_ms": decodes,
+                    "pinned_decode_to_copy": to_copy,
+                    "pinned_pcie_bytes_per_row": moved,
+                    # What the ratio would be if time followed bytes: of a row's transfer, and of the whole store.
+                    "pinned_raw_to_pcie_bytes": row_bytes / moved,
+                    "pinned_raw_to_store_bytes": store.raw_nbytes / store.nbytes,
+                    "pinned_share_of_ideal": to_copy * moved / row_bytes,
+                    "pinned_share_of_store_ideal": to_copy * store.nbytes / store.raw_nbytes,
+                    "pinned_gather_ordering_included_ms": call_times[kind],
+                    "cache_decode_to_copy": cached["copy"] / cached[kind],
+                }
+            )
+        for store in stores.values():
+            store.close()
+    return results
+
+
+def _measure_cached(
+    stores: dict[Any, CompressedFeatureStore],
+    id_sets: list[torch.Tensor],
+    raw: torch.Tensor,
+    out: torch.Tensor,
+    config: Gpu,
+) -> dict[str, float]:
+    """Milliseconds of a cache that holds all rows, its table included, and of copying raw rows in GPU memory."""
+    on_gpu = to_bytes(raw).to(out.device)
+    methods: dict[str, Method] = {"copy": functools.partial(_copy, on_gpu.data_ptr(), to_bytes(out), 0)}
+    for kind, store in stores.items():
+        methods[kind] = functools.partial(_call_gather, CompressedGPUCache(store, f"{len(store)} rows"), out)
+    check_bits(methods, id_sets, raw, out)
+    return interleaved_ms(methods, id_sets, config.repeats)
+
+
+def check_bits(methods: dict[str, Method], id_sets: list[torch.Tensor], raw: torch.Tensor, out: torch.Tensor) -> None:
+    """Raises AssertionError naming the method that does not write the raw rows of these ids to `out`."""
+    for name, method in methods.items():
+        for ids in id_sets:
+            to_bytes(out).fill_(0xA5)
+            method(ids)
+            try:
+                assert_bitwise_equal(out.cpu(), raw[ids.to(raw.device)].cpu())
+            except AssertionError as error:
+                raise AssertionError(f"{name}: {error}") from error
+
+
+def interleaved_ms(methods: dict[str, Method], id_sets: list[torch.Tensor], repeats: int) -> dict[str, float]:
+    """Median milliseconds of each method over all ids, the first round left out; methods take turns."""
+    times: dict[str, list[float]] = {name: [] for name in methods}
+    for repeat in range(repeats):
+        for ids in id_sets:
+            for name, method in methods.items():
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                torch.cuda._sleep(_QUEUE_CYCLES)
+                start.record()
+                method(ids)
+                end.record()
+                end.synchronize()
+                if repeat:  # the first round warms up
+                    times[name].append(start.elapsed_time(end))
+    return {name: statistics.median(of_method) for name, of_method in times.items()}
+
+
+def _seconds(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
+    """Median seconds of a call until the GPU is done, the first one left out, and what the last returned."""
+    seconds, result = [], None
+    for _ in range(repeats):
+        del result
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        result = call()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:]), result
+
+
+def _copy(address: int, out_bytes: torch.Tensor, blocks: int, ids: torch.Tensor) -> None:
+    _native.cuda().copy_rows(address, ids, None, out_bytes, blocks, torch.cuda.current_stream().cuda_stream)
+
+
+def _decode(gather: GpuGather, out_bytes: torch.Tensor, blocks: int, ids: torch.Tensor) -> None:
+    gather.gather(ids, out_bytes, ordered=False, max_blocks=blocks)
+
+
+def _call_gather(source: CompressedFeatureStore | CompressedGPUCache, out: torch.Tensor, ids: torch.Tensor) -> None:
+    source.gather(ids, out=out)
+
+
+@contextmanager
+def _registered(raw_bytes: torch.Tensor) -> Iterator[int]:
+    """The address at which the GPU reads these page-locked rows."""
+    address = _native.cuda().register_host_memory(raw_bytes.data_ptr(), raw_bytes.numel())
+    try:
+        yield address
+    finally:
+        torch.cuda.synchronize()
+        _native.cuda().unregister_host_memory(raw_bytes.data_ptr())

@@ -1,0 +1,47 @@
+"""How small each codec makes the rows, every byte of metadata counted. Does not depend on the machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ibp_gnn import Codec
+from ibp_gnn.analysis import entropy_bound
+
+from .config import Sizes
+
+
+def measure_sizes(name: str, rows: torch.Tensor, config: Sizes) -> dict[str, Any]:
+    """`ibp_best` is the smallest over all thresholds and chunks; `ibp_32` and `ibp_64` have chunks of that many
+    bits."""
+
+    def fit(codec: str, **chunk: int) -> Codec:
+        return Codec.fit(rows, codec=codec, max_rows=config.fit_rows, **chunk)
+
+    bound = entropy_bound(rows)
+    ibp, dictionary = fit("ibp"), fit("dict")
+    auto = Codec.fit(rows, codec="auto")  # as a user calls it
+    reports = {
+        "ibp_32": fit("ibp", word_bits=32, words_per_chunk=1).report(rows),
+        "ibp_64": fit("ibp", word_bits=64, words_per_chunk=1).report(rows),
+        "ibp_best": ibp.report(rows),
+        "dict": dictionary.report(rows),
+        "auto": auto.report(rows),
+    }
+    return {
+        "data": name,
+        "dtype": str(rows.dtype).removeprefix("torch."),
+        "rows": len(rows),
+        "width": rows.shape[1],
+        "entropy_bound": bound.to_dict(columns=False),
+        "bits_per_value": {form: report.bits_per_value for form, report in reports.items()},
+        "savings": {form: report.savings for form, report in reports.items()},
+        "compact_store_share": {form: 1 - report.compact_savings for form, report in reports.items()},
+        "overflow_share": {form: report.overflow_share for form, report in reports.items()},
+        "dict_escape_share": reports["dict"].escape_share,
+        "auto_takes": auto.kind,
+        "codecs": {"ibp_best": repr(ibp), "dict": repr(dictionary), "auto": repr(auto)},
+        "auto_bits_above_bound": reports["auto"].bits_per_value - bound.bits_per_value,
+        "auto_bits_below_ibp": reports["ibp_best"].bits_per_value - reports["auto"].bits_per_value,
+    }
