@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .gpu_cache import CompressedGPUCache
     from .gpu_gather import GatherStats
     from .pinned import PinError
+    from .prefetch import Prefetcher
     from .row_source import RowSource
 
 __version__ = "0.1.0"
@@ -34,6 +35,7 @@ _LAZY_NAMES = {
     "FormatError": "._native",
     "GatherStats": ".gpu_gather",
     "PinError": ".pinned",
+    "Prefetcher": ".prefetch",
     "RowSource": ".row_source",
     "attach": ".integrations.dgl_classic",
     "detach": ".integrations.dgl_classic",
@@ -51,6 +53,7 @@ __all__ = [
     "FormatError",
     "GatherStats",
     "PinError",
+    "Prefetcher",
     "RowSource",
     "attach",
     "detach",

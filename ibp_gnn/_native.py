@@ -22,7 +22,7 @@ except ImportError as error:  # a source tree that was never built, or built for
 
 FormatError = cpu.FormatError
 
-# "" = the fastest code path of this CPU; "scalar" or "avx2" forces one (tests, benchmarks).
+# "" = the fastest code path of this CPU; "scalar", "avx2" or "avx512" forces one (tests, benchmarks).
 cpu_path = ""
 
 

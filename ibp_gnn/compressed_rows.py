@@ -65,6 +65,8 @@ class CompressedRows:
 
         def room(length: int) -> torch.Tensor:
             buffer = torch.empty(length + _native.cpu.SLACK_BYTES, dtype=torch.uint8, device=device)
+            if not buffer.is_cuda:
+                _native.cpu.advise_huge_pages(buffer)
             buffer[length:] = 0
             return buffer
 

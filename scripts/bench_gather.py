@@ -34,6 +34,7 @@ class Config:
     """footprint_gb: bytes of compressed slots, in units of 1e9. data: normal = N(0, 0.1), the same statistics as dense
     learned features. hit_shares: shares of rows that lie in the GPU cache."""
 
+    codec: str = "auto"
     dim: int = setting(128, ge=1)
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     footprint_gb: float = setting(8.0, gt=0)
@@ -79,7 +80,13 @@ def run(config: Config) -> dict[str, Any]:
     finally:
         torch.cuda.synchronize()
         _native.cuda().unregister_host_memory(raw_bytes.data_ptr())
-    sizes = {"store_bytes": store.nbytes, "raw_bytes": store.raw_nbytes, "savings": store.savings}
+    sizes = {
+        "codec": store.codec.kind,
+        "slot_bytes": store.slot_bytes,
+        "store_bytes": store.nbytes,
+        "raw_bytes": store.raw_nbytes,
+        "savings": store.savings,
+    }
     store.close()
     return {"store": sizes, "rows": rows}
 
@@ -106,7 +113,7 @@ def measure_batch(
         copy_raw(values, 32, positions)
 
     def gather(one: torch.Tensor, blocks: int = 0) -> None:
-        store.gather_on(device).gather(one, out_bytes, max_blocks=blocks)
+        store.gather_on(device).gather(one, out_bytes, ordered=False, max_blocks=blocks)
 
     def measured(name: str, method: Method, id_sets: list[torch.Tensor], stats: Any = None) -> dict[str, Any]:
         return measure(name, method, id_sets, raw, out, config, stats)
@@ -115,13 +122,13 @@ def measure_batch(
         measured("CPU index_select + H2D", index_select, ids),
         measured("raw zero-copy, unordered", copy_raw, ids),
         measured("raw zero-copy, ordering included", order_and_copy_raw, ids),
-        measured("ibp zero-copy, unordered", gather, ids, store.stats),
-        measured("ibp store.gather, ordering included", lambda one: store.gather(one, out=out), ids, store.stats),
+        measured("compressed zero-copy, unordered", gather, ids, store.stats),
+        measured("store.gather, ordering included", lambda one: store.gather(one, out=out), ids, store.stats),
     ]
     for blocks in config.miss_blocks:
         copy, decode = functools.partial(copy_raw, blocks=blocks), functools.partial(gather, blocks=blocks)
         results.append(measured(f"raw zero-copy, ordered ids, {blocks} blocks", copy, ordered))
-        results.append(measured(f"ibp zero-copy, ordered ids, {blocks} blocks", decode, ordered, store.stats))
+        results.append(measured(f"compressed zero-copy, ordered ids, {blocks} blocks", decode, ordered, store.stats))
     on_gpu = to_bytes(raw).to(device)
     address = on_gpu.data_ptr()
     copy_on_gpu = lambda one: cuda.copy_rows(address, one, None, out_bytes, 0, stream)  # noqa: E731
@@ -130,7 +137,7 @@ def measure_batch(
     for share in (*config.hit_shares, 1.0):
         cache = CompressedGPUCache(store, f"{max(1, round(share * len(raw)))} rows")
         fetch = functools.partial(cache.gather, out=out)
-        results.append(measured(f"ibp cache, {share:.0%} of rows", fetch, ids, cache.stats))
+        results.append(measured(f"compressed cache, {share:.0%} of rows", fetch, ids, cache.stats))
     return results
 
 
@@ -138,7 +145,7 @@ def make_rows(config: Config) -> tuple[CompressedFeatureStore, torch.Tensor]:
     """A store whose slots take config.footprint_gb, and the rows it holds."""
     dtype = dtype_from_name(config.dtype)
     sample = (torch.randn(16384, config.dim) * 0.1).to(dtype)
-    codec = Codec.fit(sample)
+    codec = Codec.fit(sample, codec=config.codec)
     slot_bytes = codec.compress(sample).slot_bytes
     num_rows = int(config.footprint_gb * 1e9 / slot_bytes)
     raw = torch.empty(num_rows, config.dim, dtype=dtype)

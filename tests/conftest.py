@@ -54,14 +54,18 @@ class Golden:
 @pytest.fixture(params=["scalar", "avx2", pytest.param("cuda", marks=pytest.mark.cuda)])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """The device to put rows on, once for each implementation that can be asked for there."""
-    if request.param == "cuda":
+    return use_backend(request.param, monkeypatch)
+
+
+def use_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    if name == "cuda":
         if not torch.cuda.is_available():
             pytest.skip("no CUDA device")
         if not _native.cuda_is_built():
             pytest.skip("the CUDA extension is not built")
         return torch.device("cuda", torch.cuda.current_device())
-    skip_without(request.param)
-    monkeypatch.setattr(_native, "cpu_path", request.param)
+    skip_without(name)
+    monkeypatch.setattr(_native, "cpu_path", name)
     return torch.device("cpu")
 
 

@@ -386,7 +386,7 @@ def test_gathers_on_several_streams_and_of_many_sizes() -> None:
 
 @pytest.mark.cuda
 def test_an_ordered_gather_puts_rows_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ibp_gnn.feature_store._ORDER_FOOTPRINT_BYTES", 0)
+    monkeypatch.setattr("ibp_gnn.gpu_gather._ORDER_FOOTPRINT_BYTES", 0)
     rows = mixed_rows(torch.float32, 50, 5000)
     with build(rows) as store:
         for dtype in (torch.int32, torch.int64):

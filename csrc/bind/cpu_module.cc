@@ -7,6 +7,7 @@
 #include "bind/ndarrays.h"
 #include "core/ibp_tables.h"
 #include "core/slot_buffers.h"
+#include "cpu/huge_pages.h"
 #include "cpu/rows.h"
 
 namespace ibp {
@@ -124,6 +125,9 @@ NB_MODULE(_cpu, m) {
   m.attr("MAX_ROW_BYTES") = kMaxRowBytes;
   m.attr("OVERFLOW_INDEX_BYTES") = kOverflowIndexBytes;
   m.attr("NUM_TABLES") = kNumTables;
+  m.def(
+      "advise_huge_pages", [](const CpuVector<uint8_t>& memory) { AdviseHugePages(memory.data(), Length(memory)); },
+      nb::arg("memory").noconvert(), "Asks for large pages for memory that has not been written yet.");
   m.def("bitmask_bytes", &BitmaskBytes, nb::arg("num_rows"));
   m.def("default_path", [] { return SelectCodePath().name; }, "Name of the code path that this CPU uses.");
   nb::class_<RowCodec>(m, "RowCodec").def_ro("row_bytes", &RowCodec::row_bytes);

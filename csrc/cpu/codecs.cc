@@ -54,6 +54,15 @@ DictCodec::DictCodec(const DictLayout& layout_, const uint16_t* dictionary_, int
       shared_symbols[code] = static_cast<uint8_t>(dictionary[static_cast<size_t>(code)]);
     }
   }
+  if (layout.per_column && layout.code_bits <= kMaxColumnCodeBits) {
+    column_symbols.resize(static_cast<size_t>(columns << kMaxColumnCodeBits) + 128);
+    for (int64_t column = 0; column < columns; ++column) {
+      for (int code = 0; code < layout.num_symbols(); ++code) {
+        column_symbols[static_cast<size_t>((column << kMaxColumnCodeBits) + code)] =
+            static_cast<uint8_t>(dictionary[static_cast<size_t>((column << layout.code_bits) + code)]);
+      }
+    }
+  }
   for (int j = 0; j < 8; ++j) {
     const int bit = j < 4 ? j * layout.low_bits() : (4 * layout.low_bits()) % 8 + (j - 4) * layout.low_bits();
     for (int b = 0; b < 4; ++b) low_shuffle[4 * j + b] = static_cast<int8_t>(bit / 8 + b);

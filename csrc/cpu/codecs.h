@@ -9,6 +9,8 @@
 
 namespace ibp {
 
+constexpr int kMaxColumnCodeBits = 3;  // of the dictionaries per column that SIMD code looks up by byte
+
 enum class CodecKind { kIbp = 0, kDict = 1 };
 
 // What code that handles rows of any codec needs to know.
@@ -42,6 +44,7 @@ struct DictCodec : RowCodec {
   // For SIMD code: the dictionary of the row, a byte a symbol; and, for eight values of 32 bits, where the low bits of
   // value j are in the 16 bytes from its half's first byte on (which bytes, and how far to shift).
   uint8_t shared_symbols[16] = {};
+  std::vector<uint8_t> column_symbols;  // [columns << kMaxColumnCodeBits], and 128 to spare; empty if it does not fit
   int8_t low_shuffle[32] = {};
   uint32_t low_shift[8] = {};
 

@@ -27,11 +27,12 @@ struct CodePath {
 extern const CodePath kScalarPath;
 #if defined(IBP_HAVE_AVX2)
 extern const CodePath kAvx2Path;
+extern const CodePath kAvx512Path;
 #endif
 
 // The fastest path that this CPU runs; IBP_GNN_CPU=scalar in the environment forces the scalar one.
 const CodePath& SelectCodePath();
-// "auto", "scalar" or "avx2"; throws ArgumentError if the CPU or the build lacks it.
+// "auto", "scalar", "avx2" or "avx512"; throws ArgumentError if the CPU or the build lacks it.
 const CodePath& CodePathByName(const char* name);
 
 }  // namespace ibp

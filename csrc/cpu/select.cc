@@ -15,8 +15,19 @@ bool CpuHasAvx2() {
 #endif
 }
 
+bool CpuHasAvx512() {
+#if defined(IBP_HAVE_AVX2)
+  return CpuHasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
+         __builtin_cpu_supports("avx512vbmi2");
+#else
+  return false;
+#endif
+}
+
 const CodePath& Fastest() {
 #if defined(IBP_HAVE_AVX2)
+  if (CpuHasAvx512()) return kAvx512Path;
   if (CpuHasAvx2()) return kAvx2Path;
 #endif
   return kScalarPath;
@@ -37,8 +48,10 @@ const CodePath& CodePathByName(const char* name) {
   if (std::strcmp(name, "scalar") == 0) return kScalarPath;
 #if defined(IBP_HAVE_AVX2)
   if (std::strcmp(name, "avx2") == 0 && CpuHasAvx2()) return kAvx2Path;
+  if (std::strcmp(name, "avx512") == 0 && CpuHasAvx512()) return kAvx512Path;
 #endif
-  Throw<ArgumentError>("cpu code path: want 'auto', 'scalar'", CpuHasAvx2() ? " or 'avx2'" : "", ", got '", name, "'");
+  Throw<ArgumentError>("cpu code path: want 'auto', 'scalar'", CpuHasAvx2() ? ", 'avx2'" : "",
+                       CpuHasAvx512() ? ", 'avx512'" : "", ", got '", name, "'");
 }
 
 }  // namespace ibp

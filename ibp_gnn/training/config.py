@@ -72,6 +72,10 @@ class TrainConfig:
     lr: float = setting(3e-3, gt=0)
     workers: int = setting(0, ge=0)
     """Sampling processes; 0 samples in the training process, on one thread (see OneThreadSampler)."""
+    prefetch: bool = False
+    """Fetch the features of the next batch while this one trains (ibp_gnn.Prefetcher). Of `loop: dgl`, with one node
+    type. The record's fetch time is then what training does not hide: on a GPU how long its stream waits for features,
+    and copies labels and blocks; on the CPU, where nothing overlaps, all of it."""
     seed: int = setting(0, ge=0, lt=2**31)
     deterministic: bool = False
     """Only deterministic kernels: CUDA runs then repeat bit for bit, as CPU runs always do."""
@@ -113,3 +117,5 @@ class TrainingConfig:
                 f"train.fanouts: want {self.model.layers} numbers, one a layer (model.layers), "
                 f"got {list(self.train.fanouts)}"
             )
+        if self.train.prefetch and self.loop != "dgl":
+            raise ConfigError(f"train.prefetch: want loop dgl, got {self.loop}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -50,14 +50,18 @@ class DGLLoop:
             shuffle=shuffle,
             workers=config.workers,
         )
-        for input_nodes, output_nodes, blocks in loader:
-            mark("sample")
+        batches = marked(loader, mark)
+        for (input_nodes, output_nodes, blocks), x in self._with_features(batches):
             self._features.count(len(input_nodes))
-            x = self._fetch(input_nodes, blocks[0])
             labels = copy_async(self._labels[output_nodes], self._device)
             blocks = to_device(blocks, self._device, self._aggregation)
             mark("fetch")
             yield Step(x, labels, blocks)
+
+    def _with_features(self, batches: Iterable[Any]) -> Iterable[tuple[Any, torch.Tensor]]:
+        if self._config.prefetch:
+            return ibp_gnn.Prefetcher(batches, self._features.source, device=self._device)
+        return ((batch, self._fetch(batch[0], batch[2][0])) for batch in batches)
 
     def _fetch(self, input_nodes: torch.Tensor, block: Any) -> torch.Tensor:
         if self._device.type == "cpu":
@@ -66,6 +70,13 @@ class DGLLoop:
         if isinstance(self._features, RawFeatures):
             return copy_async(self._graph.ndata[KEY][input_nodes], self._device)
         return ibp_gnn.fetch(self._graph, KEY, copy_async(input_nodes, self._device), device=self._device)
+
+
+def marked(loader: Iterable[Any], mark: Mark) -> Iterator[Any]:
+    """The loader's batches; each time one is there, "sample" has ended."""
+    for batch in loader:
+        mark("sample")
+        yield batch
 
 
 def to_device(blocks: list[Any], device: torch.device, aggregation: Aggregation) -> list[Any]:

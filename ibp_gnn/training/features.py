@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 
@@ -12,6 +12,7 @@ import ibp_gnn
 from ibp_gnn.config import ConfigError
 from ibp_gnn.row_order import hottest_first
 from ibp_gnn.training.config import CacheConfig, StoreConfig
+from ibp_gnn.training.sage import copy_async
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,10 @@ class Traffic:
     """Bytes read from CPU memory for these rows."""
     saved_bytes: int
     """What the same rows would have cost uncompressed and uncached, less `moved_bytes`."""
+    hits: int = 0
+    """Of `rows`, those read from a GPU cache."""
+    by_type: Mapping[str, Traffic] = field(default_factory=dict)
+    """Of each feature, where there are several."""
 
 
 class Features(Protocol):
@@ -34,6 +39,9 @@ class Features(Protocol):
     raw_bytes: int
     savings: float
     description: str
+    cache: dict[str, Any] | None
+    """What the GPU cache holds: `rows`, `bytes`, and as `effective_rows` how many rows for each one that would fit into
+    these bytes uncompressed; by node type if there are several; None without a cache."""
 
     def count(self, rows: int) -> None:
         """So many rows are being read."""
@@ -45,14 +53,32 @@ class Features(Protocol):
         """Free what was built; the features cannot be read any more."""
 
 
+class HostRows:
+    """A RowSource over a tensor in CPU memory: picked there, then copied, as a plain loop does it."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        """rows: [n, *row_shape] on the CPU; referenced."""
+        self.rows, self.shape, self.dtype = rows, tuple(rows.shape), rows.dtype
+
+    def gather(
+        self, ids: torch.Tensor, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """As RowSource.gather. To a GPU: enqueued on the current stream, without waiting if the ids are on the CPU."""
+        picked = self.rows.index_select(0, ids.cpu())
+        rows = copy_async(picked, ids.device if device is None else torch.device(device))
+        return rows if out is None else out.copy_(rows)
+
+
 class RawFeatures:
     """The uncompressed tensor, for the plain loop."""
 
     savings = 0.0
+    cache = None
 
     def __init__(self, rows: torch.Tensor) -> None:
         """rows: [num_nodes, d] on the CPU."""
         self.rows, self._counted = rows, 0
+        self.source = HostRows(rows)
         self._row_bytes = rows[0].numel() * rows.element_size()
         self.raw_bytes = self.store_bytes = rows.numel() * rows.element_size()
         self.description = f"raw {list(rows.shape)} {rows.dtype}, {self.raw_bytes / 1e6:.1f} MB"
@@ -65,7 +91,7 @@ class RawFeatures:
         return Traffic(counted, 1.0, counted * self._row_bytes, 0)
 
     def close(self) -> None:
-        del self.rows
+        del self.rows, self.source
 
 
 class FeaturesByType:
@@ -78,15 +104,20 @@ class FeaturesByType:
         self.store_bytes, self.raw_bytes = sum(p.store_bytes for p in parts), sum(p.raw_bytes for p in parts)
         self.savings = 1 - self.store_bytes / self.raw_bytes
         self.description = "; ".join(f"{name}: {part.description}" for name, part in by_type.items())
+        caches = {name: part.cache for name, part in by_type.items() if part.cache is not None}
+        self.cache: dict[str, Any] | None = caches or None
 
     def traffic(self) -> Traffic:
-        parts = [part.traffic() for part in self.by_type.values()]
+        by_type = {name: part.traffic() for name, part in self.by_type.items()}
+        parts = by_type.values()
         rows = sum(part.rows for part in parts)
         return Traffic(
             rows,
             sum(part.miss_rate * part.rows for part in parts) / rows if rows else 1.0,
             sum(part.moved_bytes for part in parts),
             sum(part.saved_bytes for part in parts),
+            sum(part.hits for part in parts),
+            by_type,
         )
 
     def close(self) -> None:
@@ -132,9 +163,13 @@ class CompressedFeatures:
             order, hotness = hottest_first(hotness, len(rows)), None  # the cache is then a prefix of the store
         self._store = store = _open_store(rows, store_config, order, progress)
         self.source: ibp_gnn.CompressedFeatureStore | ibp_gnn.CompressedGPUCache = store
+        self.cache: dict[str, Any] | None = None
         self._counted, self._row_bytes = 0, rows[0].numel() * rows.element_size()
         if cache_config.capacity is not None:
-            self.source = ibp_gnn.CompressedGPUCache(store, cache_config.capacity, hotness=hotness, device=device)
+            cache = ibp_gnn.CompressedGPUCache(store, cache_config.capacity, hotness=hotness, device=device)
+            effective = cache.num_cached * self._row_bytes / cache.nbytes
+            self.source = cache
+            self.cache = {"rows": cache.num_cached, "bytes": cache.nbytes, "effective_rows": effective}
         self.store_bytes, self.raw_bytes, self.savings = store.nbytes, store.raw_nbytes, store.savings
         self.description = (
             f"{store_config.path or store_config.codec}, {store.layout} slots, {list(store.shape)} {store.dtype}, "
@@ -150,12 +185,13 @@ class CompressedFeatures:
         stats = self.source.stats()
         self.source.reset_stats()
         if stats.hits + stats.misses == counted:
-            moved, miss_rate = stats.pcie_bytes, stats.miss_rate
+            moved, miss_rate, hits = stats.pcie_bytes, stats.miss_rate, stats.hits
         else:
             # Decoded on the CPU, or sent through a staging buffer: only the GPU's kernel counts bytes. So this is
             # what a row of the store takes on average, overflow and metadata included.
             moved, miss_rate = round(counted * self._store.nbytes / self._store.shape[0]), 1.0
-        return Traffic(counted, miss_rate, moved, counted * self._row_bytes - moved)
+            hits = 0
+        return Traffic(counted, miss_rate, moved, counted * self._row_bytes - moved, hits)
 
     def close(self) -> None:
         self._store.close()

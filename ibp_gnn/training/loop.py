@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 import time
@@ -61,6 +62,8 @@ class Run:
         if self.is_hetero:
             if config.loop != "dgl":
                 raise ConfigError(f"loop: want dgl for {data.name}, which has several node types, got {config.loop}")
+            if config.train.prefetch:
+                raise ConfigError(f"train.prefetch: want false for {data.name}, which has several node types, got true")
             make_loop, self.aggregation = _import_loop(*_HETERO_LOOP), "csc"
         # Not the data set itself: a run with compressed features must not keep the raw ones.
         self.name, self.synthetic = data.name, data.synthetic
@@ -130,9 +133,12 @@ class Run:
             "fetch_seconds": seconds["fetch"],
             "compute_seconds": seconds["compute"],
             "rows": traffic.rows,
+            "hits": traffic.hits,
+            "misses": traffic.rows - traffic.hits,
             "miss_rate": traffic.miss_rate,
             "moved_bytes": traffic.moved_bytes,
             "saved_bytes": traffic.saved_bytes,
+            "by_type": {name: dataclasses.asdict(part) for name, part in traffic.by_type.items()},
         }
         return numbers, step_losses
 
@@ -252,6 +258,7 @@ def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str
         "store_bytes": job.features.store_bytes,
         "raw_bytes": job.features.raw_bytes,
         "savings": job.features.savings,
+        "cache": job.features.cache,
         "val_accuracy": epochs[-1]["val_accuracy"],
         "test_accuracy": test_accuracy,
         "seconds": time.perf_counter() - begin,

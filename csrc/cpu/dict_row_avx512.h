@@ -1,0 +1,136 @@
+// Codec "dict" with AVX-512 (VBMI and VBMI2): decodes float32, 16 values at a time, and bfloat16, 32 at a time, without
+// a branch. Codes of up to 3 bits go straight to the byte where their symbol belongs, one shuffle turns them into
+// symbols, and an expansion of the row's tail puts the escaped ones among them. Everything else takes dict_row_avx2.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include <algorithm>
+
+#include "cpu/dict_row_avx2.h"
+
+static_assert(ibp::kMaxColumnCodeBits == 3, "eight entries a column");
+
+namespace ibp {
+namespace {
+
+template <typename Isa>
+struct DictRowAvx512 : DictRowAvx2<Isa> {
+  using Avx2 = DictRowAvx2<Isa>;
+
+  static bool Decode(const RowCodec& any, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {
+    const DictCodec& codec = static_cast<const DictCodec&>(any);
+    const DictLayout& layout = codec.layout;
+    const bool serves = layout.symbol_bits == 8 && layout.trim_bits == 0 && layout.sign_low && !layout.zero_code &&
+                        layout.code_bits <= kMaxColumnCodeBits &&
+                        (layout.value_bits == 32 || (layout.value_bits == 16 && !layout.per_column));
+    if (!serves) return Avx2::Decode(any, payload, limit_bytes, row);
+    DictPlanes planes;
+    planes.values_with_low = layout.num_values;
+    SetPlanes(layout, planes);
+    if (planes.bytes > limit_bytes) return false;
+    Tail tail{payload + planes.tail, limit_bytes - planes.bytes};
+    if (layout.value_bits == 16) return Decode<uint16_t, false>(codec, payload, tail, row);
+    return layout.per_column ? Decode<uint32_t, true>(codec, payload, tail, row)
+                             : Decode<uint32_t, false>(codec, payload, tail, row);
+  }
+
+  // The escaped symbols. Reads 32 bytes from one that the payload has, or from its end.
+  struct Tail {
+    const uint8_t* symbols;
+    int64_t most;  // that the payload has room for
+    int64_t taken = 0;
+
+    // `symbols_now` with the next escaped symbols in the bytes that `escaped` marks.
+    __m512i Fill(__m512i symbols_now, __mmask64 escaped) {
+      const uint8_t* next = symbols + std::min(taken, most);
+      const __m256i loaded = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(next));
+      taken += _mm_popcnt_u64(escaped);
+      return _mm512_mask_expand_epi8(symbols_now, escaped, _mm512_castsi256_si512(loaded));
+    }
+  };
+
+  // How the codes of a group go to the top bytes of its values: code j is code_bits bits from bit j * code_bits on, of
+  // its half's codes where a group has 32 (Word is 16 bits wide), and its value has byte sizeof(Word) * j + top.
+  template <typename Word>
+  struct Codes {
+    alignas(64) uint8_t shift[64], mask[64], other[64];
+
+    Codes(int code_bits, bool per_column) {
+      constexpr int kTop = sizeof(Word) - 1;
+      for (int byte = 0; byte < 64; ++byte) {
+        const int value = byte / static_cast<int>(sizeof(Word));
+        const bool top = byte % static_cast<int>(sizeof(Word)) == kTop;
+        shift[byte] = static_cast<uint8_t>(value % 16 * code_bits);
+        mask[byte] = top ? LowMask<uint8_t>(code_bits) : 0;
+        other[byte] = top ? static_cast<uint8_t>(per_column ? value << kMaxColumnCodeBits : 0) : 0x80;
+      }
+    }
+  };
+
+  static __m512i Load(const uint8_t* bytes) { return _mm512_load_si512(bytes); }
+
+  template <typename Word, bool kPerColumn>
+  static bool Decode(const DictCodec& codec, const uint8_t* payload, Tail& tail, uint8_t* row) {
+    constexpr int kValues = 64 / sizeof(Word), kLowBytes = sizeof(Word) - 1;
+    constexpr __mmask64 kTopBytes = sizeof(Word) == 4 ? 0x8888888888888888ull : 0xaaaaaaaaaaaaaaaaull;
+    const DictLayout& layout = codec.layout;
+    const int code_bits = layout.code_bits;
+    static const Codes<Word> by_code_bits[] = {{1, kPerColumn}, {2, kPerColumn}, {3, kPerColumn}};
+    const Codes<Word>& to_top = by_code_bits[code_bits - 1];
+    const __m512i shift = Load(to_top.shift), mask = Load(to_top.mask), other = Load(to_top.other);
+    const __m512i escape = _mm512_set1_epi8(static_cast<char>(layout.escape()));
+    const __m512i dictionary = _mm512_broadcast_i32x4(Avx2::SharedDictionary(codec));
+    const uint8_t* low_plane = payload + layout.codes_bytes();
+    for (int32_t first = 0; first < layout.num_values; first += kValues) {
+      const int left = std::min(layout.num_values - first, kValues);
+      const __mmask64 values_bytes = LowMask<uint64_t>(left * static_cast<int>(sizeof(Word)));
+      const uint8_t* codes = payload + first / 8 * code_bits;  // groups start at whole bytes
+      __m512i packed = _mm512_set1_epi64(static_cast<int64_t>(ibp::Load<uint64_t>(codes)));
+      if constexpr (sizeof(Word) == 2) {
+        const __m512i upper = _mm512_set1_epi64(static_cast<int64_t>(ibp::Load<uint64_t>(codes + 2 * code_bits)));
+        packed = _mm512_mask_blend_epi64(0xf0, packed, upper);
+      }
+      const __m512i fields = _mm512_multishift_epi64_epi8(shift, packed);
+      const __m512i code = _mm512_ternarylogic_epi64(fields, mask, other, 0xea);  // (fields & mask) | other
+      __m512i symbols;
+      __mmask64 escaped;
+      if constexpr (kPerColumn) {
+        const uint8_t* columns = codec.column_symbols.data() + (static_cast<int64_t>(first) << kMaxColumnCodeBits);
+        symbols = _mm512_maskz_permutex2var_epi8(kTopBytes, _mm512_loadu_si512(columns), code,
+                                                 _mm512_loadu_si512(columns + 64));
+        escaped = _mm512_cmpeq_epi8_mask(_mm512_and_si512(fields, mask), escape);
+      } else {
+        symbols = _mm512_shuffle_epi8(dictionary, code);
+        escaped = _mm512_cmpeq_epi8_mask(code, escape);
+      }
+      symbols = tail.Fill(symbols, escaped & values_bytes);
+      const uint8_t* low_bytes = low_plane + static_cast<int64_t>(first) * kLowBytes;
+      const __m512i low = _mm512_maskz_loadu_epi8(LowMask<uint64_t>(left * kLowBytes), low_bytes);
+      __m512i value;
+      if constexpr (sizeof(Word) == 4) {
+        // Three bytes to each value.
+        const __m512i spread = _mm512_set_epi32(0x302f2e2d, 0x2d2c2b2a, 0x2a292827, 0x27262524, 0x24232221, 0x21201f1e,
+                                                0x1e1d1c1b, 0x1b1a1918, 0x18171615, 0x15141312, 0x1211100f, 0x0f0e0d0c,
+                                                0x0c0b0a09, 0x09080706, 0x06050403, 0x03020100);
+        const __m512i below = _mm512_maskz_permutexvar_epi8(~kTopBytes, spread, low);
+        value = _mm512_ror_epi32(_mm512_or_si512(symbols, below), 1);
+      } else {
+        const __m512i below = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(low));
+        const __m512i rotated = _mm512_or_si512(symbols, below);
+        value = _mm512_shrdi_epi16(rotated, rotated, 1);
+      }
+      _mm512_mask_storeu_epi8(row + static_cast<int64_t>(first) * sizeof(Word), values_bytes, value);
+    }
+    return tail.taken <= tail.most;
+  }
+
+  static constexpr RowOps Ops() {
+    RowOps ops = Avx2::Ops();
+    ops.decode = &Decode;
+    return ops;
+  }
+};
+
+}  // namespace
+}  // namespace ibp
