@@ -17,7 +17,14 @@ IbpCodec::IbpCodec(const uint8_t* mask_bytes, const uint8_t* bitval_bytes, int64
   std::memcpy(mask.data(), mask_bytes, bytes);
   std::memcpy(bitval.data(), bitval_bytes, bytes);
   std::memset(valid.data(), 0xff, bytes);
-  keeps_nothing = mask == valid;
+  keeps.assign(groups / 64 + 3, 0);
+  int64_t keeping = 0;
+  for (size_t group = 0; group < groups; ++group) {
+    if (mask[group] == valid[group]) continue;
+    keeps[group / 64] |= uint64_t{1} << (group % 64);
+    ++keeping;
+  }
+  sparse = 8 * keeping <= num_groups && layout.chunk_bits <= 64;
 }
 
 DictCodec::DictCodec(const DictLayout& layout_, const uint16_t* dictionary_, int64_t entries)

@@ -29,7 +29,9 @@ struct IbpCodec : RowCodec {
   IbpLayout layout;
   int32_t num_groups = 0;
   std::vector<uint64_t> mask, bitval, valid;
-  bool keeps_nothing = false;  // a chunk that participates leaves no bits in the payload
+  std::vector<uint64_t>
+      keeps;            // bit g: chunks of group g that participate leave bits in the payload; 16 bytes to spare
+  bool sparse = false;  // few groups do, and no chunk is longer than a group
 
   // mask, bitval: row_bytes bytes each. Throws ArgumentError.
   IbpCodec(const uint8_t* mask, const uint8_t* bitval, int64_t row_bytes, int64_t chunk_bits);

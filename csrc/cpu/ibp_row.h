@@ -6,6 +6,8 @@
 // is in an anonymous namespace so that no copy compiled for a newer CPU can be linked into an older one's path.
 #pragma once
 
+#include <algorithm>
+
 #include "cpu/bit_io.h"
 #include "cpu/row_ops.h"
 
@@ -107,36 +109,8 @@ struct IbpRow {
     writer.Finish();
   }
 
-  // Where a chunk that participates leaves nothing in the payload, the row is bitval but for the other chunks. Sparse
-  // features are of this kind: bitval is 0.
-  static bool DecodeExceptions(const IbpCodec& codec, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {
-    const int64_t limit_bits = 8 * static_cast<int64_t>(limit_bytes);
-    const int32_t chunk_bits = codec.layout.chunk_bits, num_chunks = codec.layout.num_chunks;
-    const int64_t row_bits = 8 * static_cast<int64_t>(codec.layout.row_bytes);
-    int64_t offset = num_chunks;
-    if (offset > limit_bits) return false;
-    std::memcpy(row, codec.bitval.data(), static_cast<size_t>(codec.layout.row_bytes));
-    for (int32_t first = 0; first < num_chunks; first += 64) {
-      const int count = num_chunks - first < 64 ? num_chunks - first : 64;
-      for (uint64_t whole = ~ReadBits(payload, first, count) & LowMask<uint64_t>(count); whole; whole &= whole - 1) {
-        int64_t at = static_cast<int64_t>(first + Isa::TrailingZeros(whole)) * chunk_bits;
-        const int64_t end = at + chunk_bits < row_bits ? at + chunk_bits : row_bits;
-        if (offset + (end - at) > limit_bits) return false;
-        while (at < end) {
-          const int bits = end - at < 64 ? static_cast<int>(end - at) : 64;
-          const uint64_t x = ReadBits(payload, offset, bits);
-          std::memcpy(row + at / 8, &x, static_cast<size_t>(bits / 8));
-          offset += bits;
-          at += bits;
-        }
-      }
-    }
-    return true;
-  }
-
   static bool Decode(const RowCodec& any, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {
     const IbpCodec& codec = static_cast<const IbpCodec&>(any);
-    if (codec.keeps_nothing) return DecodeExceptions(codec, payload, limit_bytes, row);
     const ChunkTiling tiling(codec.layout.chunk_bits);
     const int64_t limit_bits = 8 * static_cast<int64_t>(limit_bytes);
     int64_t offset = codec.layout.num_chunks;
@@ -156,14 +130,33 @@ struct IbpRow {
       return true;
     };
     const int32_t whole_groups = codec.layout.row_bytes / 8;
-    uint64_t x;
-    for (int32_t group = 0; group < whole_groups; ++group) {
+    auto decode_to_row = [&](int32_t group) {
+      uint64_t x;
       if (!decode_group(group, x)) return false;
-      std::memcpy(row + 8 * static_cast<int64_t>(group), &x, 8);
+      const size_t bytes = static_cast<size_t>(group < whole_groups ? 8 : codec.layout.row_bytes % 8);
+      std::memcpy(row + 8 * static_cast<int64_t>(group), &x, bytes);
+      return true;
+    };
+    if (!codec.sparse) {
+      for (int32_t group = 0; group < codec.num_groups; ++group) {
+        if (!decode_to_row(group)) return false;
+      }
+      return true;
     }
-    if (whole_groups < codec.num_groups) {
-      if (!decode_group(whole_groups, x)) return false;
-      std::memcpy(row + 8 * static_cast<int64_t>(whole_groups), &x, static_cast<size_t>(codec.layout.row_bytes % 8));
+    // Where chunks participate and leave nothing in the payload, the row is bitval. Of features that are mostly zeros
+    // that is nearly all.
+    std::memcpy(row, codec.bitval.data(), static_cast<size_t>(codec.layout.row_bytes));
+    const uint8_t* keeps = reinterpret_cast<const uint8_t*>(codec.keeps.data());
+    const uint64_t group_low_bits = FieldLowBits<uint64_t>(tiling.fields);
+    for (int32_t chunk = 0; chunk < codec.layout.num_chunks; chunk += 64) {
+      const int count = std::min(codec.layout.num_chunks - chunk, 64);
+      uint64_t whole = ~ReadBits(payload, chunk, count) & LowMask<uint64_t>(count);
+      for (int step = 1; step < tiling.fields; step *= 2) whole |= whole >> step;
+      const int32_t first = chunk / tiling.fields;
+      uint64_t groups = Isa::Extract(whole, group_low_bits) | ReadBits(keeps, first, 64 / tiling.fields);
+      for (; groups; groups &= groups - 1) {
+        if (!decode_to_row(first + Isa::TrailingZeros(groups))) return false;
+      }
     }
     return true;
   }

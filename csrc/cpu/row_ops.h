@@ -19,6 +19,8 @@ struct RowOps {
 
 struct CodePath {
   RowOps ops[2];  // by CodecKind
+  // Copies whole cache lines, all addresses and `bytes` being multiples of one, past the caches.
+  void (*stream_lines)(uint8_t* to, const uint8_t* from, int64_t bytes);
   const char* name;
 
   const RowOps& For(const RowCodec& codec) const { return ops[static_cast<int>(codec.kind)]; }

@@ -5,7 +5,18 @@
 #include "cpu/ibp_row.h"
 
 namespace ibp {
+namespace {
 
-extern const CodePath kAvx512Path = {{IbpRow<Avx2Bmi2>::Ops(), DictRowAvx512<Avx2Bmi2>::Ops()}, "avx512"};
+// A line a store: with two, memory took them at two thirds of the speed.
+void StreamLines(uint8_t* to, const uint8_t* from, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += 64) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), _mm512_load_si512(from + at));
+  }
+  _mm_sfence();
+}
+
+}  // namespace
+
+extern const CodePath kAvx512Path = {{IbpRow<Avx2Bmi2>::Ops(), DictRowAvx512<Avx2Bmi2>::Ops()}, &StreamLines, "avx512"};
 
 }  // namespace ibp

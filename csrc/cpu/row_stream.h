@@ -7,16 +7,15 @@
 #include <cstring>
 #include <vector>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "cpu/row_ops.h"
 
 namespace ibp {
 
 class RowStream {
  public:
   // streams: false = rows are written where they belong at once, as for outputs that fit the caches.
-  RowStream(uint8_t* out, int32_t row_bytes, bool streams) : row_bytes_(row_bytes), out_(out), streams_(streams) {
+  RowStream(const CodePath& path, uint8_t* out, int32_t row_bytes, bool streams)
+      : stream_lines_(path.stream_lines), row_bytes_(row_bytes), out_(out), streams_(streams) {
     if (!streams) return;
     filled_ = kept_ = static_cast<int64_t>(reinterpret_cast<uintptr_t>(out) % kLineBytes);
     out_ -= filled_;
@@ -29,9 +28,6 @@ class RowStream {
     if (!streams_) return;
     Flush();
     std::memcpy(out_ + kept_, buffer_start_ + kept_, static_cast<size_t>(filled_ - kept_));
-#if defined(__SSE2__)
-    _mm_sfence();
-#endif
   }
 
   // Where the next row is to be written; Done once it is.
@@ -58,19 +54,13 @@ class RowStream {
       at = kLineBytes;
       kept_ = 0;
     }
-#if defined(__SSE2__)
-    for (; at < whole; at += 16) {
-      _mm_stream_si128(reinterpret_cast<__m128i*>(out_ + at),
-                       _mm_load_si128(reinterpret_cast<const __m128i*>(buffer_start_ + at)));
-    }
-#else
-    std::memcpy(out_ + at, buffer_start_ + at, static_cast<size_t>(whole - at));
-#endif
+    stream_lines_(out_ + at, buffer_start_ + at, whole - at);
     std::memmove(buffer_start_, buffer_start_ + whole, static_cast<size_t>(filled_ - whole));
     filled_ -= whole;
     out_ += whole;
   }
 
+  void (*const stream_lines_)(uint8_t*, const uint8_t*, int64_t);
   const int32_t row_bytes_;
   uint8_t* out_;  // of the buffer's first byte, a line's start; or of the next row
   const bool streams_;

@@ -141,7 +141,7 @@ void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& row
   const int32_t limit_bytes = std::min(rows.slot_bytes, row_bytes - 1);  // a longer payload would be a raw row
   const bool streams = num_ids * row_bytes >= kStreamedBytes;
   ParallelFor(num_ids, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {
-    RowStream stream(out + begin * row_bytes, row_bytes, streams);
+    RowStream stream(path, out + begin * row_bytes, row_bytes, streams);
     SlotBlock block(rows);
     for (int64_t first = begin; first < end; first += block.capacity()) {
       const int64_t count = std::min(block.capacity(), end - first);
