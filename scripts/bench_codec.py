@@ -18,6 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# Before torch is loaded: else its threads go on spinning after torch.index_select, on the cores of what is timed next.
+os.environ["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "passive")
+
 import torch
 from bench_codec_parts.config import Config
 from bench_codec_parts.cpu import measure_cpu
