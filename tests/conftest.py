@@ -10,6 +10,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+from backends import skip_without, use_backend
 
 from ibp_gnn import Codec, _native
 from ibp_gnn.forms import IbpForm
@@ -57,18 +58,6 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return use_backend(request.param, monkeypatch)
 
 
-def use_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    if name == "cuda":
-        if not torch.cuda.is_available():
-            pytest.skip("no CUDA device")
-        if not _native.cuda_is_built():
-            pytest.skip("the CUDA extension is not built")
-        return torch.device("cuda", torch.cuda.current_device())
-    skip_without(name)
-    monkeypatch.setattr(_native, "cpu_path", name)
-    return torch.device("cpu")
-
-
 @pytest.fixture(params=["scalar", "avx2"])
 def cpu_path(request: pytest.FixtureRequest) -> str:
     """For raw calls of the CPU extension: the name of a code path that this CPU has."""
@@ -84,14 +73,6 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 @pytest.fixture
 def all_golden() -> list[Golden]:
     return [Golden.load(path) for path in sorted(GOLDEN_FOLDER.glob("*.npz"))]
-
-
-def skip_without(path: str) -> None:
-    nothing, zero = np.zeros((0, 1), np.uint8), np.zeros(1, np.uint8)
-    try:
-        _native.cpu.measure(_native.cpu.IbpCodec(zero, zero, 8), nothing, np.zeros(0, np.int32), 1, path)
-    except ValueError as error:
-        pytest.skip(str(error))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

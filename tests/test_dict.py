@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from conftest import use_backend
+from backends import use_backend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_codec import byte_matrix, every_dtype, every_kind, needs_glove

@@ -21,18 +21,12 @@ struct DictRowAvx512 : DictRowAvx2<Isa> {
   static bool Decode(const RowCodec& any, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {
     const DictCodec& codec = static_cast<const DictCodec&>(any);
     const DictLayout& layout = codec.layout;
-    const bool serves = layout.symbol_bits == 8 && layout.trim_bits == 0 && layout.sign_low && !layout.zero_code &&
-                        layout.code_bits <= kMaxColumnCodeBits &&
+    const bool serves = layout.symbol_bits == 8 && layout.trim_bits == 0 && layout.code_bits <= kMaxColumnCodeBits &&
                         (layout.value_bits == 32 || (layout.value_bits == 16 && !layout.per_column));
     if (!serves) return Avx2::Decode(any, payload, limit_bytes, row);
-    DictPlanes planes;
-    planes.values_with_low = layout.num_values;
-    SetPlanes(layout, planes);
-    if (planes.bytes > limit_bytes) return false;
-    Tail tail{payload + planes.tail, limit_bytes - planes.bytes};
-    if (layout.value_bits == 16) return Decode<uint16_t, false>(codec, payload, tail, row);
-    return layout.per_column ? Decode<uint32_t, true>(codec, payload, tail, row)
-                             : Decode<uint32_t, false>(codec, payload, tail, row);
+    if (layout.value_bits == 16) return Decode<uint16_t, false>(codec, payload, limit_bytes, row);
+    return layout.per_column ? Decode<uint32_t, true>(codec, payload, limit_bytes, row)
+                             : Decode<uint32_t, false>(codec, payload, limit_bytes, row);
   }
 
   // The escaped symbols. Reads 32 bytes from one that the payload has, or from its end.
@@ -71,56 +65,91 @@ struct DictRowAvx512 : DictRowAvx2<Isa> {
   static __m512i Load(const uint8_t* bytes) { return _mm512_load_si512(bytes); }
 
   template <typename Word, bool kPerColumn>
-  static bool Decode(const DictCodec& codec, const uint8_t* payload, Tail& tail, uint8_t* row) {
+  static bool Decode(const DictCodec& codec, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {
+    return codec.layout.zero_code ? Decode<Word, kPerColumn, true>(codec, payload, limit_bytes, row)
+                                  : Decode<Word, kPerColumn, false>(codec, payload, limit_bytes, row);
+  }
+
+  template <typename Word, bool kPerColumn, bool kZeroCode>
+  static bool Decode(const DictCodec& codec, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {
     constexpr int kValues = 64 / sizeof(Word), kLowBytes = sizeof(Word) - 1;
     constexpr __mmask64 kTopBytes = sizeof(Word) == 4 ? 0x8888888888888888ull : 0xaaaaaaaaaaaaaaaaull;
     const DictLayout& layout = codec.layout;
-    const int code_bits = layout.code_bits;
+    const int code_bits = layout.code_bits, num_values = layout.num_values;
+    if (layout.codes_bytes() > limit_bytes) return false;
     static const Codes<Word> by_code_bits[] = {{1, kPerColumn}, {2, kPerColumn}, {3, kPerColumn}};
     const Codes<Word>& to_top = by_code_bits[code_bits - 1];
     const __m512i shift = Load(to_top.shift), mask = Load(to_top.mask), other = Load(to_top.other);
-    const __m512i escape = _mm512_set1_epi8(static_cast<char>(layout.escape()));
-    const __m512i dictionary = _mm512_broadcast_i32x4(Avx2::SharedDictionary(codec));
-    const uint8_t* low_plane = payload + layout.codes_bytes();
-    for (int32_t first = 0; first < layout.num_values; first += kValues) {
-      const int left = std::min(layout.num_values - first, kValues);
-      const __mmask64 values_bytes = LowMask<uint64_t>(left * static_cast<int>(sizeof(Word)));
+    // The codes of a group, each in the top byte of its value; the other bytes are 0.
+    auto codes_of = [&](int32_t first) {
       const uint8_t* codes = payload + first / 8 * code_bits;  // groups start at whole bytes
       __m512i packed = _mm512_set1_epi64(static_cast<int64_t>(ibp::Load<uint64_t>(codes)));
       if constexpr (sizeof(Word) == 2) {
         const __m512i upper = _mm512_set1_epi64(static_cast<int64_t>(ibp::Load<uint64_t>(codes + 2 * code_bits)));
         packed = _mm512_mask_blend_epi64(0xf0, packed, upper);
       }
-      const __m512i fields = _mm512_multishift_epi64_epi8(shift, packed);
-      const __m512i code = _mm512_ternarylogic_epi64(fields, mask, other, 0xea);  // (fields & mask) | other
+      return _mm512_and_si512(_mm512_multishift_epi64_epi8(shift, packed), mask);
+    };
+    auto bytes_of = [&](int32_t first) {
+      return LowMask<uint64_t>(std::min(num_values - first, kValues) * static_cast<int>(sizeof(Word)));
+    };
+    // Top bytes of values with low bits, which only a zero code has exceptions from.
+    const __m512i zero = _mm512_set1_epi8(static_cast<char>(layout.num_symbols()));
+    auto with_low = [&](__m512i codes, __mmask64 bytes) {
+      return kZeroCode ? _mm512_mask_cmpneq_epi8_mask(bytes & kTopBytes, codes, zero) : bytes & kTopBytes;
+    };
+
+    DictPlanes planes;
+    planes.values_with_low = num_values;
+    if constexpr (kZeroCode) {
+      planes.values_with_low = 0;
+      for (int32_t first = 0; first < num_values; first += kValues) {
+        planes.values_with_low += static_cast<int32_t>(_mm_popcnt_u64(with_low(codes_of(first), bytes_of(first))));
+      }
+    }
+    SetPlanes(layout, planes);
+    if (planes.bytes > limit_bytes) return false;
+    Tail tail{payload + planes.tail, limit_bytes - planes.bytes};
+    const uint8_t* low_bytes = payload + layout.codes_bytes();
+    const __m512i escape = _mm512_set1_epi8(static_cast<char>(layout.escape()));
+    const __m512i dictionary = _mm512_broadcast_i32x4(Avx2::SharedDictionary(codec));
+    const int rotated_by = layout.sign_low ? 1 : 0;
+    for (int32_t first = 0; first < num_values; first += kValues) {
+      const __mmask64 bytes = bytes_of(first);
+      const __m512i codes = codes_of(first);
+      const __m512i index = _mm512_or_si512(codes, other);
       __m512i symbols;
-      __mmask64 escaped;
       if constexpr (kPerColumn) {
         const uint8_t* columns = codec.column_symbols.data() + (static_cast<int64_t>(first) << kMaxColumnCodeBits);
-        symbols = _mm512_maskz_permutex2var_epi8(kTopBytes, _mm512_loadu_si512(columns), code,
+        symbols = _mm512_maskz_permutex2var_epi8(kTopBytes, _mm512_loadu_si512(columns), index,
                                                  _mm512_loadu_si512(columns + 64));
-        escaped = _mm512_cmpeq_epi8_mask(_mm512_and_si512(fields, mask), escape);
       } else {
-        symbols = _mm512_shuffle_epi8(dictionary, code);
-        escaped = _mm512_cmpeq_epi8_mask(code, escape);
+        symbols = _mm512_shuffle_epi8(dictionary, index);
       }
-      symbols = tail.Fill(symbols, escaped & values_bytes);
-      const uint8_t* low_bytes = low_plane + static_cast<int64_t>(first) * kLowBytes;
-      const __m512i low = _mm512_maskz_loadu_epi8(LowMask<uint64_t>(left * kLowBytes), low_bytes);
-      __m512i value;
-      if constexpr (sizeof(Word) == 4) {
-        // Three bytes to each value.
+      symbols = tail.Fill(symbols, _mm512_mask_cmpeq_epi8_mask(bytes & kTopBytes, codes, escape));
+      const __mmask64 present = with_low(codes, bytes);
+      const int low_count = kLowBytes * static_cast<int>(_mm_popcnt_u64(present));
+      const __m512i low = _mm512_maskz_loadu_epi8(LowMask<uint64_t>(low_count), low_bytes);
+      low_bytes += low_count;
+      __m512i below;
+      if constexpr (kZeroCode) {
+        // The bytes below the top one of each value that has them.
+        __mmask64 places = present >> 1;
+        if constexpr (sizeof(Word) == 4) places |= (present >> 2) | (present >> 3);
+        below = _mm512_maskz_expand_epi8(places, low);
+      } else if constexpr (sizeof(Word) == 4) {
         const __m512i spread = _mm512_set_epi32(0x302f2e2d, 0x2d2c2b2a, 0x2a292827, 0x27262524, 0x24232221, 0x21201f1e,
                                                 0x1e1d1c1b, 0x1b1a1918, 0x18171615, 0x15141312, 0x1211100f, 0x0f0e0d0c,
                                                 0x0c0b0a09, 0x09080706, 0x06050403, 0x03020100);
-        const __m512i below = _mm512_maskz_permutexvar_epi8(~kTopBytes, spread, low);
-        value = _mm512_ror_epi32(_mm512_or_si512(symbols, below), 1);
+        below = _mm512_maskz_permutexvar_epi8(~kTopBytes, spread, low);
       } else {
-        const __m512i below = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(low));
-        const __m512i rotated = _mm512_or_si512(symbols, below);
-        value = _mm512_shrdi_epi16(rotated, rotated, 1);
+        below = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(low));
       }
-      _mm512_mask_storeu_epi8(row + static_cast<int64_t>(first) * sizeof(Word), values_bytes, value);
+      const __m512i rotated = _mm512_or_si512(symbols, below);
+      const __m512i value =
+          sizeof(Word) == 4 ? _mm512_rorv_epi32(rotated, _mm512_set1_epi32(rotated_by))
+                            : _mm512_shrdv_epi16(rotated, rotated, _mm512_set1_epi16(static_cast<int16_t>(rotated_by)));
+      _mm512_mask_storeu_epi8(row + static_cast<int64_t>(first) * sizeof(Word), bytes, value);
     }
     return tail.taken <= tail.most;
   }

@@ -34,7 +34,6 @@ def measure_cpu(name: str, rows: torch.Tensor, config: Cpu, seed: int) -> list[d
     batch = max(1, min(len(raw), round(config.batch_mb * 1e6 / row_bytes)))
     generator = torch.Generator().manual_seed(seed)
     id_sets = [torch.randint(len(raw), (batch,), generator=generator) for _ in range(config.id_sets)]
-    out = torch.empty(batch, raw.shape[1], dtype=raw.dtype)
     fit_rows = raw[: max(1, round(config.fit_mb * 1e6 / row_bytes))]
     parts = raw.split(-(-len(raw) // _COMPRESS_PARTS))  # one after the other: none is in the caches yet
     stores: dict[str, CompressedFeatureStore] = {}
@@ -60,7 +59,7 @@ def measure_cpu(name: str, rows: torch.Tensor, config: Cpu, seed: int) -> list[d
     results = []
     for threads in config.threads:
         torch.set_num_threads(threads)
-        times = _gather_seconds(raw, stores, id_sets, out, config.repeats)
+        times = _gather_seconds(raw, stores, id_sets, config.repeats)
         median = {method: statistics.median(seconds) for method, seconds in times.items()}
         for kind, of_codec in of_codecs.items():
             results.append(
@@ -83,17 +82,20 @@ def _gather_seconds(
     raw: torch.Tensor,
     stores: dict[str, CompressedFeatureStore],
     id_sets: list[torch.Tensor],
-    out: torch.Tensor,
     repeats: int,
 ) -> dict[str, list[float]]:
-    """Seconds of each call of index_select and of each store's gather."""
-    methods: dict[str, Method] = {kind: functools.partial(store.gather, out=out) for kind, store in stores.items()}
-    for method in methods.values():
+    """Seconds of each call of index_select and of each store's gather. Each writes to a buffer of its own, which the
+    caches hold or do not hold as they would if it were alone."""
+    buffers = {name: torch.empty(len(id_sets[0]), raw.shape[1], dtype=raw.dtype) for name in (*stores, "index_select")}
+    methods: dict[str, Method] = {
+        kind: functools.partial(store.gather, out=buffers[kind]) for kind, store in stores.items()
+    }
+    for kind, method in methods.items():
         for ids in id_sets:
-            out.zero_()
+            buffers[kind].zero_()
             method(ids)
-            assert_bitwise_equal(out, raw[ids])
-    methods["index_select"] = functools.partial(torch.index_select, raw, 0, out=out)
+            assert_bitwise_equal(buffers[kind], raw[ids])
+    methods["index_select"] = functools.partial(torch.index_select, raw, 0, out=buffers["index_select"])
     times: dict[str, list[float]] = {name: [] for name in methods}
     for ids in id_sets * repeats:
         for name, method in methods.items():

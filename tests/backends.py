@@ -1,0 +1,30 @@
+"""The implementations of a codec that a test can ask for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ibp_gnn import _native
+
+
+def use_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """name: "scalar", "avx2", "avx512" or "cuda". The device to put rows on; skips where there is no such thing."""
+    if name == "cuda":
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+        if not _native.cuda_is_built():
+            pytest.skip("the CUDA extension is not built")
+        return torch.device("cuda", torch.cuda.current_device())
+    skip_without(name)
+    monkeypatch.setattr(_native, "cpu_path", name)
+    return torch.device("cpu")
+
+
+def skip_without(path: str) -> None:
+    nothing, zero = np.zeros((0, 1), np.uint8), np.zeros(1, np.uint8)
+    try:
+        _native.cpu.measure(_native.cpu.IbpCodec(zero, zero, 8), nothing, np.zeros(0, np.int32), 1, path)
+    except ValueError as error:
+        pytest.skip(str(error))
