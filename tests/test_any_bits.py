@@ -13,6 +13,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+from backends import DICT_BACKENDS, use_backend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -63,6 +64,11 @@ def cases(draw: st.DrawFn, bits: int) -> Case:
     flat = words.reshape(-1).view(np.uint8)
     flat[: len(hostile)] = hostile[: len(flat)]
     return Case(words, draw(st.integers(1, min(n, 64))), draw(st.floats(0, 1.1)), seed)
+
+
+@pytest.fixture(params=DICT_BACKENDS)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    return use_backend(request.param, monkeypatch)
 
 
 @pytest.mark.parametrize("dtype", SUPPORTED_DTYPES, ids=lambda dtype: str(dtype)[6:])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from backends import use_backend
+from backends import DICT_BACKENDS, use_backend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_codec import byte_matrix, every_dtype, every_kind, needs_glove
@@ -120,9 +120,8 @@ def assert_as_the_oracle(codec: Codec, rows: torch.Tensor, device: torch.device,
     assert_bitwise_equal(decoded, rows[ids])
 
 
-@pytest.fixture(params=["scalar", "avx2", "avx512", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.fixture(params=DICT_BACKENDS)
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """As in conftest.py, and AVX-512, which only this codec has code for."""
     return use_backend(request.param, monkeypatch)
 
 
