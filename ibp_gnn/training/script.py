@@ -1,0 +1,54 @@
+"""What the scripts that train and infer have in common: their arguments, their errors, their last line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ibp_gnn.config import ConfigError, load
+from ibp_gnn.training import record
+
+Config = TypeVar("Config")
+
+
+def run_script(
+    script: str,
+    description: str,
+    example: str,
+    config_type: type[Config],
+    run: Callable[..., dict[str, Any]],
+    summarize: Callable[[Config, dict[str, Any]], dict[str, Any]],
+) -> int:
+    """script: its `__file__`. example: settings to show in --help. run(config, commit=...) returns the record, of which
+    `summarize` picks what is printed as one line of JSON. Returns the exit status: 0, or 2 with the error on stderr."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--config", metavar="FILE", help="YAML settings; without it: the defaults")
+    parser.add_argument(
+        "--set",
+        metavar="a.b=c",
+        nargs="+",
+        action="extend",
+        default=[],
+        dest="overrides",
+        help=f"settings that win over the file's, e.g. {example}",
+    )
+    parser.add_argument("--json", metavar="OUT", help="write the record there; short for --set log.json=OUT")
+    arguments = parser.parse_args()
+    if arguments.json is not None:
+        arguments.overrides.append(f"log.json={json.dumps(arguments.json)}")
+    # Advice about packages that DGL chose, and about a tuning of DGL's that nobody here can act on.
+    warnings.filterwarnings("ignore", message=r"\s*#+\s*WARNING!\s*The 'datapipes'")
+    warnings.filterwarnings("ignore", message="Dataloader CPU affinity opt is not enabled")
+    try:
+        config = load(config_type, arguments.config, arguments.overrides)
+        result = run(config, commit=record.git_commit(Path(script).resolve().parent))
+    except (ConfigError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(summarize(config, result)))
+    return 0
