@@ -30,7 +30,7 @@ class StoreWriter:
         self.codec = Codec.fit(rows, codec=codec)
         histogram = payload_histogram(self.codec.measure(rows), self.codec.row_bytes)
         slot_bytes = best_slot_bytes(histogram, self.codec.row_bytes) if layout == "compact" else self.codec.row_bytes
-        self._lead_bytes, self._pin = best_lead_bytes(self.codec.form, histogram, slot_bytes), pin
+        self._histogram, self._pin = torch.zeros_like(histogram), pin  # of the rows that were written
         expected = num_rows * int(histogram[slot_bytes + 1 :].sum()) // len(rows)
         self._rows = CompressedRows.empty(num_rows, self.codec.row_bytes, slot_bytes, expected)
         self._pending = rows[:0]
@@ -54,13 +54,17 @@ class StoreWriter:
         self._write(self._pending)
         self._resize_overflow(self._overflowed)
         rows, self._rows = self._rows, self._rows.view(0, 0)
-        return CompressedFeatureStore(self.codec, rows, self._lead_bytes, self._pin)
+        # Not the sample's: a GPU takes a payload that is longer than all of them for a damaged one.
+        lead_bytes = best_lead_bytes(self.codec.form, self._histogram, rows.slot_bytes)
+        return CompressedFeatureStore(self.codec, rows, lead_bytes, self._pin)
 
     def _write(self, rows: torch.Tensor) -> None:
         if len(rows) == 0:
             return
         row_bytes = to_bytes(rows)
-        spills = self.codec.spills(backend.measure(self.codec.form, row_bytes), self._rows.slot_bytes)
+        payload_bytes = backend.measure(self.codec.form, row_bytes)
+        self._histogram += payload_histogram(payload_bytes, self.codec.row_bytes)
+        spills = self.codec.spills(payload_bytes, self._rows.slot_bytes)
         overflowed = self._overflowed + int(spills.sum())
         if overflowed > self._rows.num_overflow:
             self._resize_overflow(max(overflowed, self._rows.num_overflow * 5 // 4))

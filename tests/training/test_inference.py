@@ -171,6 +171,22 @@ def test_a_store_written_in_parts_equals_one_that_is_built() -> None:
     assert_bitwise_equal(written.rows.overflow, built.rows.overflow)
 
 
+@pytest.mark.parametrize("layout", ["compact", "inplace"])
+def test_a_gpu_fetches_the_longest_payload_whether_or_not_the_sample_has_it(layout: Any) -> None:
+    sample = 1 + torch.rand(64, 128)
+    later = sample.clone()
+    later[5, :3] = torch.tensor([1e-9, 1e9, 1e-20])  # exponents that the sample's dictionary does not have
+    writer = StoreWriter(128, sample, codec="dict", layout=layout)
+    writer.append(sample)
+    writer.append(later)
+    store = writer.finish()
+    payload_bytes = store.codec.measure(later)
+    assert payload_bytes.max() > store.codec.measure(sample).max()
+    fitting = payload_bytes[payload_bytes <= min(store.slot_bytes, store.codec.row_bytes - 1)]
+    assert store.lead_bytes == int(fitting.max())
+    assert_bitwise_equal(store.gather(torch.arange(64, 128)), later)
+
+
 def test_too_many_or_too_few_rows() -> None:
     writer = StoreWriter(40, relu_rows(40))
     writer.append(relu_rows(39))
