@@ -17,12 +17,13 @@ from .forms import DictForm
 class GatherStats:
     """Counted since the last reset. hits: rows from GPU memory; misses: rows from CPU memory; pcie_bytes: bytes of
     compressed rows read from CPU memory; raw_bytes: bytes that the misses are when decoded, which is what fetching
-    them uncompressed would have moved."""
+    them uncompressed would have moved; unique: how many different rows they were, on each GPU, if that is counted."""
 
     hits: int = 0
     misses: int = 0
     pcie_bytes: int = 0
     raw_bytes: int = 0
+    unique: int | None = None
 
     @property
     def miss_rate(self) -> float:
@@ -30,8 +31,13 @@ class GatherStats:
         return self.misses / max(1, self.hits + self.misses)
 
     def __add__(self, other: GatherStats) -> GatherStats:
+        unique = [one.unique for one in (self, other) if one.unique is not None]
         return GatherStats(
-            *(getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self))
+            self.hits + other.hits,
+            self.misses + other.misses,
+            self.pcie_bytes + other.pcie_bytes,
+            self.raw_bytes + other.raw_bytes,
+            sum(unique) if unique else None,
         )
 
 
@@ -65,9 +71,11 @@ class MappedRows:
 # they are not. Ordering a small batch costs more than it saves.
 _ORDER_FOOTPRINT_BYTES = 1 << 30
 _ORDER_MIN_MISSES = 4096
+_MOST_PLACES = 2**32 - 2  # that can be ordered
 # Few blocks saturate the link, keep the addresses in flight close together, and leave the GPU to training. Payloads
 # whose offsets are not known beforehand take more decoding for each byte that crosses the link.
-_MISS_BLOCKS, _MISS_BLOCKS_SLOW_DECODE = 32, 64
+_MISS_BLOCKS, _MISS_BLOCKS_SLOW_DECODE = 16, 64
+_SEE_EVERY_IDS = 32768  # so many are gathered before the miss rate is looked at again
 
 
 class GpuGather:
@@ -97,26 +105,58 @@ class GpuGather:
         self._error = torch.zeros(2, dtype=torch.int64).pin_memory()
         # What the counters were when the last gather that has run had run: read without waiting.
         self._seen = torch.zeros_like(self._counters, device="cpu").pin_memory()
+        self._unseen_ids = 0  # gathered since then
         self._seen_hits_misses = self._seen.numpy()[:2]
         self._last_hits_misses = (0, 0)
-        self._miss_rate = 1.0 if cache is None or cache.num_rows < self.num_rows else 0.0
-        self._footprint_bytes = store.rows.nbytes
         fast = isinstance(codec.form, DictForm) and not codec.form.zero_code
         self._miss_blocks = _MISS_BLOCKS if fast else _MISS_BLOCKS_SLOW_DECODE
+        self._touched: torch.Tensor | None = None
+        self._miss_rate = 1.0 if cache is None or cache.num_rows < self.num_rows else 0.0
+        self.remap(store, lead_bytes=lead_bytes, cache=cache, place=place, store_offset=store_offset)
+
+    def remap(
+        self,
+        store: MappedRows,
+        *,
+        lead_bytes: int,
+        cache: CompressedRows | None = None,
+        place: torch.Tensor | None = None,
+        store_offset: int = 0,
+    ) -> None:
+        """What gathers from now on read, of the same rows; arguments as for the constructor. Counters go on. Those
+        under way must be done before what they read is freed."""
         mapped_cache = MappedRows.on_device(cache) if cache is not None else None
         self._memory = (store, mapped_cache, place)
-        with torch.cuda.device(device):
+        # Misses are spread over it.
+        footprint_rows = self.num_rows - (cache.num_rows if cache is not None and store_offset == 0 else 0)
+        self._ordering_pays = (
+            footprint_rows * store.rows.slot_bytes >= _ORDER_FOOTPRINT_BYTES
+            and self.num_rows + store_offset <= _MOST_PLACES
+        )
+        self._num_places = self.num_rows + store_offset
+        self._plan_arguments = {"store_offset": store_offset, "lead_bytes": lead_bytes}
+        self._make_plan()
+
+    def _make_plan(self) -> None:
+        store, cache, place = self._memory
+        with torch.cuda.device(self.device):
             self._plan = self._native.make_gather_plan(
-                codec.form.on_device(device).native,
+                self.codec.form.on_device(self.device).native,
                 store.native(),
-                mapped_cache.native() if mapped_cache is not None else None,
+                cache.native() if cache is not None else None,
                 place,
-                store_offset,
-                store.rows.slot_bytes,
-                lead_bytes,
-                self._counters,
-                self._error.data_ptr(),
+                slot_bytes=store.rows.slot_bytes,
+                counters=self._counters,
+                error=self._error.data_ptr(),
+                touched=self._touched,
+                **self._plan_arguments,
             )
+
+    def count_unique(self) -> None:
+        """From now on `stats` says how many different rows were read: a bit of GPU memory for each row."""
+        if self._touched is None:
+            self._touched = torch.zeros(-(-self._num_places // 32), dtype=torch.int32, device=self.device)
+            self._make_plan()
 
     def gather(
         self,
@@ -129,24 +169,27 @@ class GpuGather:
         """ids: [n] int32/int64 on the device; out_bytes: uint8 [n, row_bytes] on it. Enqueued on the current stream; no
         host sync. Raises the error of an earlier gather, if its kernel has reported one by now.
 
-        ordered: whether to fetch in order of where the rows lie; max_blocks: of the kernel, 0 = all that the GPU holds.
-        None: as suits the miss rate that gathers had lately.
+        ordered: whether to fetch in order of where the rows lie; max_blocks: of the kernel, in order those that fetch
+        misses; 0 = all that the GPU holds. None: as suits the miss rate that gathers had lately.
         """
         self.raise_reported()
         miss_rate = self._miss_rate_lately()
         if ordered is None:
-            many = miss_rate * len(ids) >= _ORDER_MIN_MISSES
-            ordered = many and self._footprint_bytes >= _ORDER_FOOTPRINT_BYTES
+            ordered = self._ordering_pays and miss_rate * len(ids) >= _ORDER_MIN_MISSES
         if max_blocks is None:
-            max_blocks = self._miss_blocks if miss_rate > 0.5 else 0
+            max_blocks = self._miss_blocks if ordered or miss_rate == 1.0 else 0
         with torch.cuda.device(self.device):
             scratch = None
             if ordered:
-                scratch = torch.empty(self._native.ORDER_SCRATCH + len(ids), dtype=torch.int32, device=self.device)
+                bytes_ = self._plan.order_scratch_bytes(len(ids))
+                scratch = torch.empty(bytes_, dtype=torch.uint8, device=self.device)
             stream = torch.cuda.current_stream(self.device).cuda_stream
             self._plan.gather(ids, scratch, out_bytes, max_blocks, stream)
             if self._memory[1] is not None:
-                self._seen.copy_(self._counters, non_blocking=True)
+                self._unseen_ids += len(ids)
+                if self._unseen_ids >= _SEE_EVERY_IDS:
+                    self._seen.copy_(self._counters, non_blocking=True)
+                    self._unseen_ids = 0
 
     def _miss_rate_lately(self) -> float:
         """Of the gathers since it was asked last, as far as they have run; of earlier ones if none has."""
@@ -179,7 +222,17 @@ class GpuGather:
     def stats(self) -> GatherStats:
         """Waits for the current stream."""
         hits, misses, pcie_bytes = self._counters[:-1].tolist()
-        return GatherStats(hits, misses, pcie_bytes, misses * self.codec.row_bytes)
+        unique = None if self._touched is None else _count_bits(self._touched)
+        return GatherStats(hits, misses, pcie_bytes, misses * self.codec.row_bytes, unique)
 
     def reset_stats(self) -> None:
         self._counters[:-1] = 0
+        if self._touched is not None:
+            self._touched.zero_()
+
+
+def _count_bits(words: torch.Tensor) -> int:
+    """words: int32 [n]. Waits for the current stream."""
+    bits_of_byte = torch.tensor([byte.bit_count() for byte in range(256)], device=words.device)
+    counts = torch.stack([torch.bincount(part, minlength=256) for part in words.view(torch.uint8).split(1 << 24)])
+    return int((counts.sum(0) * bits_of_byte).sum())

@@ -111,7 +111,8 @@ struct GatherPlan {
 
   GatherPlan(const Codec& codec_, const RowBuffers& store, const std::optional<RowBuffers>& cache,
              const std::optional<CudaVector<const int32_t>>& place, int64_t store_offset, int64_t slot_bytes,
-             int64_t lead_bytes, const CudaVector<int64_t>& counters, uint64_t error)
+             int64_t lead_bytes, const CudaVector<int64_t>& counters, uint64_t error,
+             const std::optional<CudaVector<int32_t>>& touched)
       : codec(codec_) {
     request.store = store.Checked(codec.layout.row_bytes, slot_bytes);
     if (lead_bytes < 1 || lead_bytes > slot_bytes) {
@@ -129,6 +130,10 @@ struct GatherPlan {
     request.lead_bytes = static_cast<int32_t>(lead_bytes);
     request.counters_dev = counters.data();
     request.error = reinterpret_cast<int64_t*>(error);
+    if (touched) {
+      CheckEqual("touched", CeilDiv(request.num_places(), 32), Length(*touched));
+      request.touched_dev = reinterpret_cast<uint32_t*>(touched->data());
+    }
   }
 
   GatherRequest Request(const AnyCudaVector& ids) const {
@@ -140,8 +145,20 @@ struct GatherPlan {
     return now;
   }
 
-  // order_scratch, if the rows are to be fetched in order of their places: [kOrderScratch + ids].
-  void Gather(const AnyCudaVector& ids, const std::optional<CudaVector<int32_t>>& order_scratch,
+  int64_t OrderScratch(int64_t num_ids) const {
+    CheckOrderable(num_ids);
+    return OrderScratchBytes(request, num_ids);
+  }
+
+  void CheckOrderable(int64_t num_ids) const {
+    if (num_ids > INT32_MAX) Throw<ArgumentError>("ids: want at most ", INT32_MAX, " to order, got ", num_ids);
+    if (request.num_places() >= UINT32_MAX)
+      Throw<ArgumentError>("rows and cached rows: want less than ", UINT32_MAX, " to order, got ",
+                           request.num_places());
+  }
+
+  // order_scratch, if the rows are to be fetched in order of their places: [OrderScratch(ids)].
+  void Gather(const AnyCudaVector& ids, const std::optional<CudaVector<uint8_t>>& order_scratch,
               const CudaMatrix<uint8_t>& out, int max_blocks, uint64_t stream) const {
     GatherRequest now = Request(ids);
     CheckEqual("out rows", now.num_ids, Length(out));
@@ -149,12 +166,8 @@ struct GatherPlan {
     now.out_dev = out.data();
     now.max_blocks = max_blocks;
     if (order_scratch) {
-      CheckEqual("order_scratch", kOrderScratch + now.num_ids, Length(*order_scratch));
-      if (now.num_ids > INT32_MAX)
-        Throw<ArgumentError>("ids: want at most ", INT32_MAX, " to order, got ", now.num_ids);
-      int32_t* order = order_scratch->data() + kOrderScratch;
-      LaunchOrder(now, order_scratch->data(), order, Stream(stream));
-      now.order_dev = order;
+      CheckAtLeast("order_scratch", OrderScratch(now.num_ids), Length(*order_scratch));
+      LaunchOrder(now, order_scratch->data(), Length(*order_scratch), Stream(stream));
     }
     LaunchGather(codec, now, Stream(stream));
   }
@@ -181,18 +194,20 @@ void BindCodec(nb::module_& m, const char* plan_name) {
         nb::arg("stream"));
   using Plan = GatherPlan<Codec>;
   nb::class_<Plan>(m, plan_name)
+      .def("order_scratch_bytes", &Plan::OrderScratch, nb::arg("num_ids"))
       .def("gather", &Plan::Gather, nb::arg("ids").noconvert(), nb::arg("order_scratch").noconvert().none(),
            nb::arg("out").noconvert(), nb::arg("max_blocks"), nb::arg("stream"));
   m.def(
       "make_gather_plan",
       [](const Codec& codec, const RowBuffers& store, const std::optional<RowBuffers>& cache,
          const std::optional<CudaVector<const int32_t>>& place, int64_t store_offset, int64_t slot_bytes,
-         int64_t lead_bytes, const CudaVector<int64_t>& counters, uint64_t error) {
-        return Plan(codec, store, cache, place, store_offset, slot_bytes, lead_bytes, counters, error);
+         int64_t lead_bytes, const CudaVector<int64_t>& counters, uint64_t error,
+         const std::optional<CudaVector<int32_t>>& touched) {
+        return Plan(codec, store, cache, place, store_offset, slot_bytes, lead_bytes, counters, error, touched);
       },
       nb::arg("codec"), nb::arg("store"), nb::arg("cache").none(), nb::arg("place").noconvert().none(),
       nb::arg("store_offset"), nb::arg("slot_bytes"), nb::arg("lead_bytes"), nb::arg("counters").noconvert(),
-      nb::arg("error"));
+      nb::arg("error"), nb::arg("touched").noconvert().none());
 }
 
 }  // namespace
@@ -205,7 +220,6 @@ NB_MODULE(_cuda, m) {
   // Arrays are taken as they are (noconvert): a converted copy of an output would be written and thrown away.
   m.attr("ARCHITECTURES") = IBP_CUDA_ARCHITECTURES;  // as CMake names them, separated by commas
   m.attr("NUM_COUNTERS") = static_cast<int>(kNumGatherCounters);
-  m.attr("ORDER_SCRATCH") = kOrderScratch;
   m.attr("ID_OUT_OF_RANGE") = static_cast<int64_t>(kIdOutOfRange);
   m.attr("DAMAGED_ROW") = static_cast<int64_t>(kDamagedRow);
   m.def("count_ones", &BindCountOnes, nb::arg("rows").noconvert(), nb::arg("ones").noconvert(), nb::arg("stream"));

@@ -11,6 +11,8 @@
 
 namespace ibp {
 
+IBP_HOST_DEVICE constexpr int64_t CeilDiv(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
 template <typename Word>
 IBP_HOST_DEVICE constexpr Word LowMask(int num_bits) {
   return num_bits >= static_cast<int>(8 * sizeof(Word)) ? static_cast<Word>(~Word{0})

@@ -13,7 +13,7 @@
 #include <algorithm>
 
 #include "cuda/cuda_check.h"
-#include "cuda/row_units.cuh"
+#include "cuda/places.cuh"
 
 namespace ibp {
 
@@ -23,12 +23,11 @@ constexpr int kMaxIdsPerBatch = 32;
 // With max_blocks, which is for host memory: neighbouring ids that all warps together work on. Ordered ids then keep
 // the addresses in flight close together (bench_gather: 2.4 ms with 1024, 2.9 with 4096).
 constexpr int kIdsInFlight = 1024;
+constexpr int kHitsPerBatch = 8;
 // Ordinary loads of 16 bytes a lane, not asynchronous copies to shared memory: from host memory those take half as long
 // again when slots are not 32-byte aligned (3.7 ms against 2.5 for 200,000 ordered slots of 460 bytes on an H200).
 constexpr int32_t kLoadBytes = 16;
 constexpr int32_t kWindowSlackBytes = 16;  // reads of whole words may go past the window
-
-constexpr int64_t CeilDiv(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 __host__ __device__ constexpr int32_t RoundUp(int32_t x, int32_t multiple) {
   return (x + multiple - 1) / multiple * multiple;
@@ -53,23 +52,28 @@ struct RowRef {
   }
 };
 
-// The first warp to find something wrong says what; the host reads it at its next check.
-__device__ inline void ReportError(const GatherRequest& request, GatherError error, int64_t id) {
+// The first warp to find something wrong says what, of the id at which position; the host reads it at its next check.
+__device__ inline void ReportError(const GatherRequest& request, GatherError error, int64_t position) {
   auto* claimed = reinterpret_cast<unsigned long long*>(request.counters_dev + kErrorClaimed);
   if (atomicCAS(claimed, 0ull, 1ull) != 0) return;
   volatile int64_t* report = request.error;
-  report[1] = id;
+  report[1] = ReadId(request, position);
   __threadfence_system();
   report[0] = error;
 }
 
-__device__ inline RowRef Lookup(const GatherRequest& request, int32_t row_bytes, int64_t id) {
+// Of the id at this position, which lies at this place.
+__device__ inline RowRef Lookup(const GatherRequest& request, int32_t row_bytes, int64_t position, int64_t place) {
   RowRef ref;
-  if (id < 0 || id >= request.store.num_rows) {
-    ReportError(request, kIdOutOfRange, id);
+  if (place >= request.num_places()) {
+    ReportError(request, kIdOutOfRange, position);
     return ref;
   }
-  const int64_t place = request.place_dev ? __ldg(request.place_dev + id) : id;
+  if (request.touched_dev) {
+    uint32_t* word = request.touched_dev + place / 32;
+    const uint32_t bit = 1u << (place % 32);
+    if (!(*word & bit)) atomicOr(word, bit);
+  }
   ref.hit = place < request.cache.num_rows;
   const DeviceRows& rows = ref.hit ? request.cache : request.store;
   const int64_t row = ref.hit ? place : place - request.store_offset;
@@ -80,7 +84,7 @@ __device__ inline RowRef Lookup(const GatherRequest& request, int32_t row_bytes,
     for (int byte = 0; byte < kOverflowIndexBytes; ++byte)
       index |= static_cast<uint32_t>(ref.source[byte]) << (8 * byte);
     if (index >= rows.num_overflow) {
-      ReportError(request, kDamagedRow, id);
+      ReportError(request, kDamagedRow, position);
       ref.kind = RowKind::kNothing;
     } else {
       ref.source = rows.overflow + int64_t{index} * row_bytes;
@@ -162,21 +166,32 @@ __device__ inline void AddCounters(const GatherRequest& request, int32_t hits, i
 
 struct GatherGrid {
   int blocks = 0;
+  int miss_blocks = 0;  // so many first blocks have the misses, in order, the others the hits; 0: all have both
   int32_t ids_per_batch = 0;
+  int32_t misses_per_batch = 0;
 };
 
 // ids_at_once: that a warp works on at least.
 template <typename Kernel>
 GatherGrid MakeGatherGrid(const GatherRequest& request, Kernel kernel, size_t shared_bytes, int ids_at_once) {
   // Without a limit as many blocks as are resident at once: a second wave would run on a part of the GPU only.
-  const int most_blocks = request.max_blocks > 0 ? request.max_blocks : ResidentBlocks(kernel, kThreads, shared_bytes);
+  const int resident = ResidentBlocks(kernel, kThreads, shared_bytes);
+  const int most_blocks = request.max_blocks > 0 ? std::min(request.max_blocks, resident) : resident;
   const int64_t most_warps = int64_t{most_blocks} * kWarpsPerBlock;
   const int64_t most_ids_per_batch =
       request.max_blocks > 0 ? std::clamp<int64_t>(kIdsInFlight / most_warps, 1, kMaxIdsPerBatch) : kMaxIdsPerBatch;
+  GatherGrid grid;
+  if (request.places_dev && request.cache.num_rows > 0 && most_blocks < resident) {
+    // How many ids are hits is known to the GPU alone; small batches spread any number of them evenly enough.
+    grid.blocks = resident;
+    grid.miss_blocks = most_blocks;
+    grid.ids_per_batch = kHitsPerBatch;
+    grid.misses_per_batch = static_cast<int32_t>(most_ids_per_batch);
+    return grid;
+  }
   // As large batches as can be, since the lookups of a batch overlap, but of a size that gives every warp equally many.
   const int64_t rounds = CeilDiv(request.num_ids, most_warps * most_ids_per_batch);
   const int64_t even = CeilDiv(request.num_ids, most_warps * rounds);
-  GatherGrid grid;
   grid.ids_per_batch =
       static_cast<int32_t>(std::min<int64_t>(CeilDiv(even, ids_at_once) * ids_at_once, kMaxIdsPerBatch));
   const int64_t useful_blocks = CeilDiv(request.num_ids, int64_t{kWarpsPerBlock} * grid.ids_per_batch);
@@ -184,9 +199,31 @@ GatherGrid MakeGatherGrid(const GatherRequest& request, Kernel kernel, size_t sh
   return grid;
 }
 
+// What a warp works on: ids_per_batch ids from `first`, `first + stride`, ... on, all below `end`.
+struct WarpShare {
+  int64_t first, stride, end;
+  int32_t ids_per_batch;
+};
+
+// Called by whole warps.
+__device__ inline WarpShare MakeWarpShare(const GatherRequest& request, const GatherGrid& grid) {
+  const int warp_in_block = threadIdx.x / kWarpSize;
+  auto share = [&](int64_t begin, int64_t end, int block, int blocks, int32_t ids_per_batch) {
+    const int64_t warp = static_cast<int64_t>(block) * kWarpsPerBlock + warp_in_block;
+    const int64_t warps = static_cast<int64_t>(blocks) * kWarpsPerBlock;
+    return WarpShare{begin + warp * ids_per_batch, warps * ids_per_batch, end, ids_per_batch};
+  };
+  const int block = static_cast<int>(blockIdx.x);
+  if (grid.miss_blocks == 0) return share(0, request.num_ids, block, grid.blocks, grid.ids_per_batch);
+  const int64_t hits = CountBelow(request.places_dev, request.num_ids, request.cache.num_rows);
+  return block < grid.miss_blocks
+             ? share(hits, request.num_ids, block, grid.miss_blocks, grid.misses_per_batch)
+             : share(0, hits, block - grid.miss_blocks, grid.blocks - grid.miss_blocks, grid.ids_per_batch);
+}
+
 template <typename Decoder>
 __global__ void __launch_bounds__(kThreads)
-    GatherKernel(typename Decoder::Codec codec, GatherRequest request, int32_t window_bytes, int32_t ids_per_batch) {
+    GatherKernel(typename Decoder::Codec codec, GatherRequest request, int32_t window_bytes, GatherGrid grid) {
   constexpr int kLanes = Decoder::kLanes, kGroups = kWarpSize / kLanes;
   extern __shared__ uint4 shared[];
   const int lane = threadIdx.x % kWarpSize, group = lane / kLanes, group_lane = lane % kLanes;
@@ -195,8 +232,7 @@ __global__ void __launch_bounds__(kThreads)
   uint8_t* shared_window = reinterpret_cast<uint8_t*>(shared) + (warp_in_block * kGroups + group) * window_stride;
   const int32_t row_bytes = codec.layout.row_bytes;
   const bool aligned = RowsAreAligned(request.out_dev, row_bytes);
-  const int64_t num_warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
-  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + warp_in_block;
+  const WarpShare share = MakeWarpShare(request, grid);
   int32_t hits = 0, misses = 0;
   int64_t store_bytes = 0;
 
@@ -214,14 +250,14 @@ __global__ void __launch_bounds__(kThreads)
     return first;
   };
 
-  for (int64_t batch = warp * ids_per_batch; batch < request.num_ids; batch += num_warps * ids_per_batch) {
-    const int count = static_cast<int>(min(static_cast<int64_t>(ids_per_batch), request.num_ids - batch));
+  for (int64_t batch = share.first; batch < share.end; batch += share.stride) {
+    const int count = static_cast<int>(min(static_cast<int64_t>(share.ids_per_batch), share.end - batch));
     RowRef mine;  // of id `lane` of the batch; none where there is no such id
-    int64_t id = 0, position = 0;
+    int64_t position = 0;
     if (lane < count) {
       position = request.order_dev ? request.order_dev[batch + lane] : batch + lane;
-      id = ReadId(request, position);
-      mine = Lookup(request, row_bytes, id);
+      const int64_t place = request.places_dev ? request.places_dev[batch + lane] : PlaceOf(request, position);
+      mine = Lookup(request, row_bytes, position, place);
     }
     RowRef next = mine.Broadcast(group);
     FirstBytes next_bytes = start_fetch(next);
@@ -248,7 +284,7 @@ __global__ void __launch_bounds__(kThreads)
       for (unsigned damaged = __ballot_sync(kWholeWarp, fetched < 0 && group_lane == 0); damaged;
            damaged &= damaged - 1) {
         const int of_group = (__ffs(damaged) - 1) / kLanes;
-        if (lane == i + of_group) ReportError(request, kDamagedRow, id);  // the lane that looked it up
+        if (lane == i + of_group) ReportError(request, kDamagedRow, position);  // the lane that looked it up
       }
       if (exists && (fetched < 0 || ref.kind == RowKind::kNothing)) {
         ZeroRow(row_bytes, out, aligned, group_lane, kLanes);
@@ -270,8 +306,7 @@ void LaunchGatherKernel(const typename Decoder::Codec& codec, const GatherReques
   const int32_t window_bytes = std::min(RoundUp(request.slot_bytes, kLoadBytes) + kLoadBytes, FirstFetch::kMaxBytes);
   const size_t shared_bytes = size_t{kGroupsPerBlock} * (Decoder::kHeadBytes + window_bytes + kWindowSlackBytes);
   const GatherGrid grid = MakeGatherGrid(request, GatherKernel<Decoder>, shared_bytes, kWarpSize / Decoder::kLanes);
-  GatherKernel<Decoder>
-      <<<grid.blocks, kThreads, shared_bytes, stream>>>(codec, request, window_bytes, grid.ids_per_batch);
+  GatherKernel<Decoder><<<grid.blocks, kThreads, shared_bytes, stream>>>(codec, request, window_bytes, grid);
   IBP_CUDA_CHECK(cudaGetLastError());
 }
 

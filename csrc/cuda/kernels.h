@@ -72,19 +72,26 @@ struct GatherRequest {
   int32_t lead_bytes = 0;         // bytes of a slot to fetch before its payload's length is known
   const void* ids_dev = nullptr;  // int32 or int64 [num_ids]
   bool ids_are_int64 = true;
-  const int32_t* order_dev = nullptr;  // [num_ids], a permutation: the order to fetch in; null: as they come
+  // [num_ids], from LaunchOrder: the positions of the ids in the order to fetch them in, and their places in that
+  // order; null: as they come.
+  const int32_t* order_dev = nullptr;
+  const uint32_t* places_dev = nullptr;
   int64_t num_ids = 0;
   uint8_t* out_dev = nullptr;       // [num_ids, row_bytes]
   int64_t* counters_dev = nullptr;  // [kNumGatherCounters]
   int64_t* error = nullptr;         // [2], device memory or mapped host memory
-  int32_t max_blocks = 0;           // 0: as many as the GPU holds
+  uint32_t* touched_dev = nullptr;  // [num_places / 32, rounded up], optional: bit p is set when place p is read
+  // Of the kernel; in order, with a cache, of those that fetch misses, while the others fetch hits. 0: as many as the
+  // GPU holds.
+  int32_t max_blocks = 0;
+
+  IBP_HOST_DEVICE int64_t num_places() const { return store.num_rows + store_offset; }
 };
 
-// The order of the ids by the top bits of their rows' places, so that neighbours are fetched together; of those with
-// the same top bits it may be another one each time. Bad ids may come anywhere. num_ids must fit an int32. scratch_dev:
-// [kOrderScratch]; order_dev: [num_ids].
-constexpr int64_t kOrderScratch = 4096;
-void LaunchOrder(const GatherRequest& request, int32_t* scratch_dev, int32_t* order_dev, cudaStream_t stream);
+// Sorts the ids by place, bad ones last, and has the request say so. num_ids must fit an int32, num_places a uint32.
+// scratch_dev: 256-byte aligned, of at least OrderScratchBytes; the request's order lies there.
+int64_t OrderScratchBytes(const GatherRequest& request, int64_t num_ids);
+void LaunchOrder(GatherRequest& request, uint8_t* scratch_dev, int64_t scratch_bytes, cudaStream_t stream);
 
 // Rows with a bad id, and damaged ones, come out as zeros and are reported; nothing is read outside the rows.
 void LaunchGather(const DeviceIbpCodec& codec, const GatherRequest& request, cudaStream_t stream);

@@ -1,0 +1,29 @@
+// Where the row of an id lies: its place among the rows of the cache and the store (kernels.h). Device code only.
+#pragma once
+
+#include "cuda/row_units.cuh"
+
+namespace ibp {
+
+// Of the id at this position; num_places() for a bad id.
+__device__ __forceinline__ int64_t PlaceOf(const GatherRequest& request, int64_t position) {
+  const int64_t id = ReadId(request, position);
+  if (id < 0 || id >= request.store.num_rows) return request.num_places();
+  return request.place_dev ? __ldg(request.place_dev + id) : id;
+}
+
+// How many of the sorted places are below `bound`. Called by a whole warp.
+__device__ inline int64_t CountBelow(const uint32_t* places, int64_t count, int64_t bound) {
+  const int lane = threadIdx.x % kWarpSize;
+  int64_t low = 0;  // the answer is in [low, low + count]
+  while (count > 0) {
+    const int64_t step = (count + kWarpSize - 1) / kWarpSize, at = low + (lane + 1) * step - 1;
+    const bool below = (lane + 1) * step <= count && places[at] < bound;
+    const int whole_steps = __popc(__ballot_sync(kWholeWarp, below));
+    low += whole_steps * step;
+    count = step == 1 ? 0 : min(count - whole_steps * step, step);
+  }
+  return low;
+}
+
+}  // namespace ibp
