@@ -53,10 +53,9 @@ class Prefetcher(Generic[Batch]):
         `device` is a GPU, so that its `ids.to(device, non_blocking=True)` does not wait.
         device: where the features go. On the CPU nothing overlaps: the calls, their order and the bits are the same.
         ids: the ids of a batch's rows, [n] int32/int64 on the CPU or a GPU, repeats and n == 0 allowed.
-        lookahead: so many batches are fetched together, in one gather without repeats, and then told apart on `device`.
-        It pays where one large gather is cheaper than several small ones, or where neighbouring batches share ids. Ids
-        on a GPU are joined with their repeats, since to count them the host would have to wait. Up to 2 * lookahead
-        batches are held, the one in use among them.
+        lookahead: so many batches are fetched together, in one gather. It pays where one large gather is cheaper than
+        several small ones: rows of a large store in CPU memory, read in order by a GPU. Up to 2 * lookahead batches are
+        held, the one in use among them.
 
         Raises TypeError for a source that is no RowSource, ValueError for a lookahead below 1.
         """
@@ -153,17 +152,8 @@ class Prefetcher(Generic[Batch]):
 
     def _gather(self, ids: list[torch.Tensor]) -> list[torch.Tensor]:
         """The rows of each batch, on the current stream."""
-        if len(ids) == 1:
-            return [self._source.gather(self._pinned(ids[0]), device=self._device)]
-        joined, sizes = torch.cat(ids), [len(one) for one in ids]
-        if joined.is_cuda:
-            return list(self._source.gather(joined, device=self._device).split(sizes))
-        if self._source.shape[0] < 2**31:
-            joined = joined.to(torch.int32)  # which sorts twice as fast
-        distinct, places = torch.unique(joined, return_inverse=True)
-        rows = self._source.gather(self._pinned(distinct), device=self._device)
-        places = self._pinned(places).to(self._device, non_blocking=True)
-        return [_select(rows, part) for part in places.split(sizes)]
+        rows = self._source.gather(self._pinned(ids[0] if len(ids) == 1 else torch.cat(ids)), device=self._device)
+        return list(rows.split([len(one) for one in ids]))
 
     def _pinned(self, ids: torch.Tensor) -> torch.Tensor:
         """Pinned if they are on the way from the CPU to a GPU: a copy from pageable memory makes the host wait. torch
@@ -218,10 +208,3 @@ class _SideStream:
 def _stream_for(device: torch.device) -> torch.cuda.Stream:
     """One for all Prefetchers: torch keeps the memory freed on each stream for that stream."""
     return torch.cuda.Stream(device)
-
-
-def _select(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """rows: [u, *row_shape]; places: int64 [n]. Returns [n, *row_shape]."""
-    # Older versions of torch have no index_select for float8.
-    words = rows.view(torch.uint8) if rows.dtype.itemsize == 1 else rows
-    return words.index_select(0, places).view(rows.dtype)
