@@ -106,6 +106,14 @@ class CompressedRows:
             bitmask=self.bitmask[first // 8 : first // 8 + _native.cpu.bitmask_bytes(count)],
         )
 
+    def with_overflow(self, num_overflow: int) -> CompressedRows:
+        """num_overflow: as many as there are, or more. Returns these rows, sharing slots and bitmask, with a copy of
+        the overflow area that has room for so many; what is new in it is for an encoder to fill."""
+        room = CompressedRows.empty(0, self.row_bytes, self.slot_bytes, num_overflow, self.device).overflow
+        used = self.num_overflow * self.row_bytes
+        room[:used] = self.overflow[:used]
+        return dataclasses.replace(self, overflow=room)
+
     def is_compressed(self, ids: torch.Tensor | None = None) -> torch.Tensor:
         """ids: [n] int64 in range, None means all. Returns bool [n]: whether the rows are held as payloads."""
         if ids is None:
@@ -127,14 +135,14 @@ class CompressedRows:
         )
         first, first_overflow = 0, 0
         for part in ids.split(_ROWS_PER_COPY):
-            slots, raw = self._slot_matrix().index_select(0, part), torch.nonzero(self.overflows(part)).flatten()
-            rows = self._overflow_matrix().index_select(0, self._overflow_indices(slots[raw]))
+            slots, raw = self.slot_matrix().index_select(0, part), torch.nonzero(self.overflows(part)).flatten()
+            rows = self.overflow_matrix().index_select(0, self._overflow_indices(slots[raw]))
             if len(raw):
                 renumbered = torch.arange(first_overflow, first_overflow + len(raw), device=self.device)
-                slots[raw, : _native.cpu.OVERFLOW_INDEX_BYTES] = _as_bytes(renumbered)
+                slots[raw, : _native.cpu.OVERFLOW_INDEX_BYTES] = index_bytes(renumbered)
             bits = pack_bits(self.is_compressed(part))
-            out._slot_matrix()[first : first + len(part)].copy_(slots)
-            out._overflow_matrix()[first_overflow : first_overflow + len(raw)].copy_(rows)
+            out.slot_matrix()[first : first + len(part)].copy_(slots)
+            out.overflow_matrix()[first_overflow : first_overflow + len(raw)].copy_(rows)
             out.bitmask[first // 8 : first // 8 + len(bits)].copy_(bits)
             first, first_overflow = first + len(part), first_overflow + len(raw)
         return out
@@ -142,7 +150,7 @@ class CompressedRows:
     def overflow_indices(self, ids: torch.Tensor) -> torch.Tensor:
         """ids: int64 [n] in range, of rows that overflow, on this device. Returns int64 [n]: where in the overflow area
         they lie. Raises FormatError for a damaged index."""
-        return self._overflow_indices(self._slot_matrix()[:, : _native.cpu.OVERFLOW_INDEX_BYTES].index_select(0, ids))
+        return self._overflow_indices(self.slot_matrix()[:, : _native.cpu.OVERFLOW_INDEX_BYTES].index_select(0, ids))
 
     def _overflow_indices(self, slots: torch.Tensor) -> torch.Tensor:
         """slots: uint8 [n, slot_bytes] of rows that overflow. Returns the indices in them, int64 [n]."""
@@ -152,14 +160,16 @@ class CompressedRows:
             raise _native.FormatError(f"want overflow indices below {self.num_overflow}, got {int(indices.max())}")
         return indices
 
-    def _slot_matrix(self) -> torch.Tensor:
+    def slot_matrix(self) -> torch.Tensor:
+        """uint8 [num_rows, slot_bytes], sharing memory."""
         return self.slots[: self.num_rows * self.slot_bytes].view(self.num_rows, self.slot_bytes)
 
-    def _overflow_matrix(self) -> torch.Tensor:
+    def overflow_matrix(self) -> torch.Tensor:
+        """uint8 [num_overflow, row_bytes], sharing memory."""
         return self.overflow[: self.num_overflow * self.row_bytes].view(self.num_overflow, self.row_bytes)
 
 
-def _as_bytes(indices: torch.Tensor) -> torch.Tensor:
+def index_bytes(indices: torch.Tensor) -> torch.Tensor:
     """indices: int64 [n]. Returns uint8 [n, OVERFLOW_INDEX_BYTES], little endian."""
     shifts = torch.arange(_native.cpu.OVERFLOW_INDEX_BYTES, device=indices.device) * 8
     return ((indices[:, None] >> shifts) & 255).to(torch.uint8)

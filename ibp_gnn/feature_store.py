@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any, Literal
+import weakref
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -13,16 +14,32 @@ from .codec import Codec
 from .compressed_rows import CompressedRows
 from .gpu_gather import GatherStats, GpuGather, MappedRows
 from .pinned import PinError, PinnedRows
-from .rows import as_ids, prepare_out, resolve_device, to_bytes
+from .read_write_lock import ReadWriteLock
+from .row_updates import RowPatch, RowWriter, least_lead_bytes
+from .rows import as_ids, as_tensor, prepare_out, resolve_device, to_bytes
 from .store_file.building import Job, Layout, build_in_memory
 from .store_file.held_rows import FileRows
 from .store_file.reading import StoreFile
 from .store_file.writing import save
 
+if TYPE_CHECKING:
+    from .gpu_cache import CompressedGPUCache
+
+
+class _OnGpu(NamedTuple):
+    """The kernel's plan for one GPU, and what it was made from."""
+
+    gather: GpuGather
+    rows: MappedRows
+    place: torch.Tensor | None
+
 
 class CompressedFeatureStore:
     """Compressed rows of one dtype and shape, by id. Make it with `build` or `load`. A RowSource; a context manager;
-    picklable (with its rows, or the name of its file). Safe to read from several threads."""
+    picklable (with its rows, or the name of its file). Safe to read from several threads, also while one updates.
+
+    lock: held (`with store.lock:`) by whoever reads `rows` while another thread may update them.
+    """
 
     def __init__(
         self,
@@ -32,9 +49,10 @@ class CompressedFeatureStore:
         pin: bool | str = "auto",
         slot_of: torch.Tensor | None = None,
         file_rows: FileRows | None = None,
+        writable: bool = True,
     ) -> None:
-        """rows: on the CPU, made with `codec`; slot_of: see the property; file_rows: what holds the rows of a file. Use
-        `build` and `load`."""
+        """rows: on the CPU, made with `codec`; slot_of: see the property; file_rows: what holds the rows of a file;
+        writable: whether `update` may write the rows. Use `build` and `load`."""
         if pin not in (True, False, "auto"):
             raise ValueError(f"pin: want True, False or 'auto', got {pin!r}")
         self.codec = codec
@@ -46,7 +64,11 @@ class CompressedFeatureStore:
         self._pinned: PinnedRows | None = None
         self._pin_failed = False
         self._pinned_by = os.getpid()
-        self._gathers: dict[torch.device, GpuGather] = {}
+        self._on_gpus: dict[torch.device, _OnGpu] = {}
+        self._writable = writable
+        self._writer: RowWriter | None = None  # from the first update on
+        self._caches: weakref.WeakSet[CompressedGPUCache] = weakref.WeakSet()
+        self.lock = ReadWriteLock()
         if pin is True:
             self._pin_now()
 
@@ -80,8 +102,13 @@ class CompressedFeatureStore:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a store file (ibp_gnn/store_file/header.py), which is there as a whole or not at all, and replaces one
-        that is there. Raises OSError. `ibp-gnn build` makes store files of features that do not fit in memory."""
-        save(self, path)
+        that is there. After an update, a copy of the rows is made for it; before, updates wait for it. Raises OSError.
+        `ibp-gnn build` makes store files of features that do not fit in memory."""
+        with self.lock:
+            if self._writer is None:
+                return save(self, path)
+            rows, lead_bytes = self._tidy_rows(), self._lead_bytes
+        save(CompressedFeatureStore(self.codec, rows, lead_bytes, False, self._slot_of), path)
 
     @classmethod
     def load(
@@ -95,7 +122,8 @@ class CompressedFeatureStore:
     ) -> CompressedFeatureStore:
         """Opens a store file, which must not be changed while it is open; it may come from anyone.
 
-        mmap: True = the rows stay in the file, mapped; False = they are read to memory, in parallel.
+        mmap: True = the rows stay in the file, mapped; False = they are read to memory, in parallel; only then can
+        they be updated.
         shared: instead, to memory that all processes of this user which load the file so have in common; the first one
         fills it (ibp_gnn/store_file/sharing.py).
         pin: as for `build`. Mapped rows are read to memory, to be page-locked there.
@@ -112,7 +140,7 @@ class CompressedFeatureStore:
         held = FileRows(StoreFile(path), "shared" if shared else "mapped" if mmap else "private")
         if verify == "load":
             held.check()
-        return cls(**_parts(held), pin=pin)
+        return cls(**_parts(held), pin=pin, writable=not (mmap or shared))
 
     def gather(
         self, ids: Any, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
@@ -125,7 +153,7 @@ class CompressedFeatureStore:
         Raises IndexError naming the first bad id; where ids are on a GPU, at the next gather or `check` after the
         kernel ran, rows of bad ids being zeros. ValueError after `close`.
         """
-        rows = self._held
+        num_rows = len(self)
         ids = as_ids(ids)
         target = resolve_device(device, ids.device)
         if target.type == "cuda":
@@ -134,15 +162,89 @@ class CompressedFeatureStore:
         out_bytes = to_bytes(out)
         if target.type == "cpu":
             ids = ids.cpu()
-            self._check_file_rows(ids)
-            backend.decode_on_cpu(self.codec.form, rows, ids, out_bytes, self._slot_of)
+            with self.lock:
+                self._check_file_rows(ids)
+                backend.decode_on_cpu(self.codec.form, self._held, ids, out_bytes, self._slot_of)
             return out
-        check_ids_on_cpu(ids, rows.num_rows)
-        if self._pin_now():
-            self.gather_on(target).gather(ids.to(target, non_blocking=True), out_bytes)
-        else:
-            self._gather_staged(ids, out, target)
+        check_ids_on_cpu(ids, num_rows)
+        with self.lock:
+            if self._pin_now():
+                self.gather_on(target).gather(ids.to(target, non_blocking=True), out_bytes)
+            else:
+                self._gather_staged(ids, out, target)
         return out
+
+    def update(self, ids: Any, rows: Any) -> None:
+        """ids: [n] int32/int64, distinct, n == 0 allowed; rows: [n, *row_shape] of the store's dtype, their new values;
+        each on any device. Every gather from now on, by a GPU cache of this store, too, gives these rows bit for bit.
+
+        They are encoded with the store's codec and slot length, where they are. What does not fit its slot goes to the
+        overflow area, which may have to grow: then it is copied, and old and new one are in memory together. Gathers of
+        other threads see all of an update or nothing of it; this call waits for them, and for the GPUs in use, before
+        and after it writes. CUDA graphs with gathers have to be captured again. Processes have rows of their own: one
+        that was forked, or given a pickled store, keeps what it has. Do not pickle meanwhile.
+
+        Raises IndexError naming the first bad id; ValueError for repeated ids, for other shapes and dtypes, and for a
+        store whose rows are in a file, or in memory that processes share; TypeError; PinError, or torch's
+        OutOfMemoryError, if there is no room for a larger overflow area; RuntimeError in a process forked from the one
+        that page-locked the rows. Nothing has changed then.
+        """
+        held = self._held
+        if not self._writable:
+            raise ValueError(
+                "update: want rows in memory of this process alone, got a store whose rows are in a file or in shared "
+                "memory; load it with mmap=False, shared=False"
+            )
+        if held.slots.is_shared():
+            raise ValueError(
+                "update: want rows in memory of this process alone, got rows that torch.multiprocessing shares with "
+                "another process"
+            )
+        ids, rows = as_ids(ids).to("cpu", torch.int64), as_tensor(rows)
+        self.codec.check_rows(rows)
+        if len(rows) != len(ids):
+            raise ValueError(f"rows: want {len(ids)} of them, as many as ids, got {len(rows)}")
+        check_ids_on_cpu(ids, held.num_rows)
+        in_order = ids.sort().values
+        repeated = in_order[1:][in_order[1:] == in_order[:-1]]
+        if len(repeated):
+            raise ValueError(f"ids: want distinct ids, got {int(repeated[0])} more than once")
+        if len(ids) == 0:
+            return
+        new = self.codec.compress(rows, slot_bytes=held.slot_bytes).to("cpu")
+        lead_bytes = least_lead_bytes(self.codec, rows, held.slot_bytes)
+        with self.lock.exclusive():
+            self._replace(ids, new, lead_bytes)
+
+    def _replace(self, ids: torch.Tensor, new: CompressedRows, lead_bytes: int) -> None:
+        """ids: int64 [n] on the CPU; new: their rows, on the CPU; lead_bytes: what they need at least. The lock is held
+        alone. First comes all that may fail."""
+        if self._pinned is not None and self._pinned_by != os.getpid():
+            raise RuntimeError("update: want the process that page-locked the store's rows, got one forked from it")
+        if self._writer is None:
+            self._writer = RowWriter(self._held)
+        caches, slots = list(self._caches), self.to_slots(ids)
+        devices = {*self._on_gpus, *(cache.device for cache in caches)}
+        _wait_for(devices)
+        patch = self._writer.prepare(slots, new)
+        of_caches = [cache.prepare_update(ids, slots, new) for cache in caches]
+        if patch.rows is not self._rows:
+            if self._pinned is not None:
+                self._pinned.replace_overflow(patch.rows)
+            self._rows = patch.rows
+        if self._file_rows is not None:  # the rows were read from it, and are no longer the same
+            self._file_rows.close()
+            self._file_rows = None
+        # What the CPU writes before a kernel is launched, the kernel reads.
+        self._writer.write(patch)
+        self._lead_bytes = max(self._lead_bytes, lead_bytes)
+        for device, (gather, mapped, place) in self._on_gpus.items():
+            mapped = self.remapped(mapped, patch)
+            gather.remap(mapped, lead_bytes=self._lead_bytes, place=place)
+            self._on_gpus[device] = _OnGpu(gather, mapped, place)
+        for cache, of_cache in zip(caches, of_caches, strict=True):
+            cache.finish_update(of_cache, patch)
+        _wait_for(devices)
 
     def _gather_staged(self, ids: torch.Tensor, out: torch.Tensor, device: torch.device) -> None:
         """Copies the compressed rows to the GPU through ordinary memory, and decodes them there."""
@@ -158,12 +260,11 @@ class CompressedFeatureStore:
 
     def gather_on(self, device: torch.device) -> GpuGather:
         """The kernel's plan for a device, over the page-locked rows."""
-        if device not in self._gathers:
-            place = None if self._slot_of is None else self._slot_of.to(device)
-            self._gathers[device] = GpuGather(
-                self.codec, device, self.mapped_rows(device), lead_bytes=self._lead_bytes, place=place
-            )
-        return self._gathers[device]
+        if device not in self._on_gpus:
+            mapped, place = self.mapped_rows(device), None if self._slot_of is None else self._slot_of.to(device)
+            gather = GpuGather(self.codec, device, mapped, lead_bytes=self._lead_bytes, place=place)
+            self._on_gpus[device] = _OnGpu(gather, mapped, place)
+        return self._on_gpus[device].gather
 
     def mapped_rows(self, device: torch.device) -> MappedRows:
         """The page-locked rows as this device sees them; its copy of the bitmask is made here. Raises RuntimeError if
@@ -171,8 +272,21 @@ class CompressedFeatureStore:
         self._check_process()
         if not self._pin_now() or self._pinned is None:
             raise RuntimeError("the store's rows are not page-locked (pin=False, or it failed: see the warning)")
-        address = self._pinned.addresses
-        return MappedRows(self.rows, address["slots"], address["overflow"], self.rows.bitmask.to(device))
+        return self._map(self.rows.bitmask.to(device))
+
+    def remapped(self, mapped: MappedRows, patch: RowPatch) -> MappedRows:
+        """mapped: from `mapped_rows`, before the patch was written here. Returns it as it is now; its copy of the
+        bitmask is written in place, on the current stream."""
+        patch.write_bitmask(mapped.bitmask)
+        return self._map(mapped.bitmask)
+
+    def _map(self, bitmask: torch.Tensor) -> MappedRows:
+        address = self._pinned.addresses  # type: ignore[union-attr]
+        return MappedRows(self._held, address["slots"], address["overflow"], bitmask)
+
+    def add_cache(self, cache: CompressedGPUCache) -> None:
+        """Updates reach this cache, too, as long as it lives. Call it with `lock` held since its rows were read."""
+        self._caches.add(cache)
 
     def to_slots(self, ids: torch.Tensor) -> torch.Tensor:
         """ids: [n] int32/int64 in range, on the CPU. Returns the slots of these nodes: the ids themselves, or int64 [n]
@@ -192,7 +306,8 @@ class CompressedFeatureStore:
     @property
     def can_map(self) -> bool:
         """Whether GPUs read the rows in place; page-locks them now if that is still to be done."""
-        return self._pin_now()
+        with self.lock:
+            return self._pin_now()
 
     def _pin_now(self) -> bool:
         """Page-locks the rows once, as `pin` asks. Returns whether they are page-locked. Raises FormatError."""
@@ -224,10 +339,14 @@ class CompressedFeatureStore:
     def rows(self) -> CompressedRows:
         """The compressed rows, all checked if they lie in a file. Raises FormatError if that is damaged, and ValueError
         after `close`."""
-        rows = self._held
-        if self._file_rows is not None:
-            self._file_rows.check()
+        rows, file_rows = self._held, self._file_rows
+        if file_rows is not None:
+            file_rows.check()
         return rows
+
+    def _tidy_rows(self) -> CompressedRows:
+        """The rows as they come out of an encoder: after an update a copy of them, without unused overflow rows."""
+        return self.rows if self._writer is None else self._held.select(torch.arange(len(self)))
 
     @property
     def _held(self) -> CompressedRows:
@@ -268,26 +387,32 @@ class CompressedFeatureStore:
 
     def stats(self) -> GatherStats:
         """What gathers to GPUs have moved since the last reset. Waits for each GPU's current stream."""
-        return sum((gather.stats() for gather in self._gathers.values()), GatherStats())
+        return sum((on_gpu.gather.stats() for on_gpu in self._on_gpus.values()), GatherStats())
+
+    def count_unique(self, device: torch.device | str = "cuda") -> None:
+        """From now on `stats` counts different rows that gathers to this GPU read, too: a bit of its memory for each
+        row. Raises RuntimeError if the rows are not page-locked."""
+        with self.lock:
+            self.gather_on(resolve_device(device, torch.device("cuda"))).count_unique()
 
     def reset_stats(self) -> None:
-        for gather in self._gathers.values():
-            gather.reset_stats()
+        for on_gpu in self._on_gpus.values():
+            on_gpu.gather.reset_stats()
 
     def check(self) -> None:
         """Waits for the GPUs in use, then raises IndexError or FormatError if any gather so far met one."""
-        for gather in self._gathers.values():
-            gather.check()
+        for on_gpu in self._on_gpus.values():
+            on_gpu.gather.check()
 
     def close(self) -> None:
         """Waits for the GPUs that read the rows, then frees them. Idempotent. Raises what `check` would."""
         try:
             self.check()
         finally:
-            self._gathers.clear()
+            self._on_gpus.clear()
             if self._pinned is not None and self._pinned_by == os.getpid():
                 self._pinned.close()
-            self._pinned = self._rows = None
+            self._pinned = self._rows = self._writer = None
             if self._file_rows is not None:
                 self._file_rows.close()
 
@@ -309,19 +434,20 @@ class CompressedFeatureStore:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._file_rows is not None and self._held is not None:  # raises if closed
-            return {"file": self._file_rows.__getstate__(), "pin": self._pin}
-        return {
-            "codec": self.codec,
-            "rows": self.rows,
-            "lead_bytes": self._lead_bytes,
-            "pin": self._pin,
-            "slot_of": self._slot_of,
-        }
+        with self.lock:
+            if self._file_rows is not None and self._held is not None:  # raises if closed
+                return {"file": self._file_rows.__getstate__(), "pin": self._pin, "writable": self._writable}
+            return {
+                "codec": self.codec,
+                "rows": self._tidy_rows(),
+                "lead_bytes": self._lead_bytes,
+                "pin": self._pin,
+                "slot_of": self._slot_of,
+            }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "file" in state:
-            state = {**_parts(FileRows.again(**state["file"])), "pin": state["pin"]}
+            state = {**_parts(FileRows.again(**state.pop("file"))), **state}
         self.__init__(**state)  # type: ignore[misc]
 
 
@@ -340,3 +466,8 @@ def check_ids_on_cpu(ids: torch.Tensor, num_rows: int) -> None:
     if len(bad):
         position = int(bad[0])
         raise IndexError(f"ids: want 0 <= id < {num_rows}, got {int(ids[position])} at position {position}")
+
+
+def _wait_for(devices: set[torch.device]) -> None:
+    for device in devices:
+        torch.cuda.synchronize(device)

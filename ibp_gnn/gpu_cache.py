@@ -12,6 +12,7 @@ from .compressed_rows import CompressedRows
 from .feature_store import CompressedFeatureStore, check_ids_on_cpu
 from .gpu_gather import GatherStats, GpuGather
 from .row_order import hottest_first
+from .row_updates import RowPatch, RowWriter
 from .rows import as_ids, prepare_out, resolve_device, to_bytes
 
 _MAX_PLACES = 2**31 - 1  # the table of places is int32
@@ -19,7 +20,7 @@ _MAX_PLACES = 2**31 - 1  # the table of places is int32
 
 class CompressedGPUCache:
     """Serves the rows of `store` to one GPU: hits from its memory, misses from the store, in one kernel. A RowSource
-    with the store's bits. Which rows are cached is decided once, here."""
+    with the store's bits, also after `store.update`. Which rows are cached is decided once, here."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class CompressedGPUCache:
         """capacity: GPU memory for everything the cache holds (slots, overflow rows, bitmasks, slot table, codec):
         bytes, "4GB", a share of the store's bytes as a float in (0, 1], "100000 rows", or "auto" = what is free now
         less a reserve of 4 GiB (a quarter of the GPU if that is less). More than the store needs: a warning, and all
-        rows are cached.
+        rows are cached. Updates of cached rows that no longer fit their slots may take more: see `nbytes`.
         hotness: [num_rows] numbers, e.g. degrees; the rows with the highest go first (ties: lower id first).
         hot_ids: [k] distinct int32/int64 ids, hottest first; only these are cached. Neither: in the store's order,
         which for a store built with `order` is hottest first.
@@ -45,28 +46,35 @@ class CompressedGPUCache:
             raise ValueError(f"device: want cuda, got {self.device}")
         self._is_prefix = hotness is None and hot_ids is None
         order = _hot_order(store, hotness, hot_ids)
-        limit, most_rows = parse_capacity(capacity, num_rows=len(store), store_bytes=store.nbytes, device=self.device)
-        fixed = self._fixed_bytes()
-        num_cached = _rows_that_fit(store, order[:most_rows], limit, capacity, fixed)
-        self._cache: CompressedRows = store.rows.select(store.to_slots(order[:num_cached]), self.device)
-        place = store.slot_of
+        with store.lock:  # what is counted, copied and mapped here is the same rows
+            limit, most_rows = parse_capacity(
+                capacity, num_rows=len(store), store_bytes=store.nbytes, device=self.device
+            )
+            num_cached = _rows_that_fit(store, order[:most_rows], limit, capacity, self._fixed_bytes())
+            self._writer = RowWriter(store.rows.select(store.to_slots(order[:num_cached]), self.device))
+            self._store_offset = 0 if self._is_prefix else num_cached
+            self._place = self._places(order[:num_cached])
+            self._mapped = store.mapped_rows(self.device)
+            self._gather = GpuGather(
+                store.codec, self.device, self._mapped, lead_bytes=store.lead_bytes, **self._gather_options()
+            )
+            store.add_cache(self)
+
+    def _places(self, cached: torch.Tensor) -> torch.Tensor | None:
+        """cached: the ids of the cached rows. Returns where the row of each id lies, for GpuGather."""
+        place, num_rows, num_cached = self.store.slot_of, len(self.store), len(cached)
         if not self._is_prefix:
-            if num_cached + len(store) > _MAX_PLACES:
+            if num_cached + num_rows > _MAX_PLACES:
                 raise ValueError(
-                    f"hotness, hot_ids: want at most {_MAX_PLACES} rows and cached rows, got {len(store)} and "
+                    f"hotness, hot_ids: want at most {_MAX_PLACES} rows and cached rows, got {num_rows} and "
                     f"{num_cached}; build the store with order= instead"
                 )
-            place = num_cached + (torch.arange(len(store), dtype=torch.int32) if place is None else place)
-            place[order[:num_cached]] = torch.arange(num_cached, dtype=torch.int32)
-        self._gather = GpuGather(
-            store.codec,
-            self.device,
-            store.mapped_rows(self.device),
-            lead_bytes=store.lead_bytes,
-            cache=self._cache,
-            place=None if place is None else place.to(self.device),
-            store_offset=0 if self._is_prefix else num_cached,
-        )
+            place = num_cached + (torch.arange(num_rows, dtype=torch.int32) if place is None else place)
+            place[cached] = torch.arange(num_cached, dtype=torch.int32)
+        return None if place is None else place.to(self.device)
+
+    def _gather_options(self) -> dict[str, Any]:
+        return {"cache": self._cache, "place": self._place, "store_offset": self._store_offset}
 
     def gather(
         self, ids: Any, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
@@ -79,8 +87,26 @@ class CompressedGPUCache:
             return self.store.gather(ids, device=target, out=out)
         check_ids_on_cpu(ids, len(self.store))
         out = prepare_out(out, (len(ids), *self.store.codec.row_shape), self.dtype, target)
-        self._gather.gather(ids.to(target, non_blocking=True), to_bytes(out))
+        with self.store.lock:
+            self._gather.gather(ids.to(target, non_blocking=True), to_bytes(out))
         return out
+
+    def prepare_update(self, ids: torch.Tensor, slots: torch.Tensor, new: CompressedRows) -> RowPatch:
+        """For the store's `update`, which holds its lock alone and has waited for the GPU. ids: int64 [n], distinct;
+        slots: int64 [n], where the store has them; new: their rows; all on the CPU. Returns what `finish_update` needs.
+        Changes nothing."""
+        if self._is_prefix or self._place is None:
+            place = slots.to(self.device)
+        else:
+            place = self._place[ids.to(self.device)].to(torch.int64)
+        cached = torch.nonzero(place < self.num_cached).flatten()
+        return self._writer.prepare(place[cached], new.select(cached.cpu(), self.device))
+
+    def finish_update(self, patch: RowPatch, of_store: RowPatch) -> None:
+        """patch: from `prepare_update`; of_store: what the store has written. On the current stream."""
+        self._writer.write(patch)
+        self._mapped = self.store.remapped(self._mapped, of_store)
+        self._gather.remap(self._mapped, lead_bytes=self.store.lead_bytes, **self._gather_options())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -91,12 +117,17 @@ class CompressedGPUCache:
         return self.store.dtype
 
     @property
+    def _cache(self) -> CompressedRows:
+        return self._writer.rows
+
+    @property
     def num_cached(self) -> int:
         return self._cache.num_rows
 
     @property
     def nbytes(self) -> int:
-        """Bytes of GPU memory: all that `capacity` limits."""
+        """Bytes of GPU memory: all that `capacity` limits, and what the overflow area has grown by since: room for as
+        many rows as updates made overflow, or a quarter of the area each time."""
         return self._cache.nbytes + self._fixed_bytes()
 
     def _fixed_bytes(self) -> int:
@@ -107,6 +138,10 @@ class CompressedGPUCache:
     def stats(self) -> GatherStats:
         """Hits, misses and bytes since the last reset. Waits for the current stream."""
         return self._gather.stats()
+
+    def count_unique(self) -> None:
+        """From now on `stats` counts different rows, too: a bit of GPU memory for each row and cached row."""
+        self._gather.count_unique()
 
     def reset_stats(self) -> None:
         self._gather.reset_stats()

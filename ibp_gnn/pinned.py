@@ -15,19 +15,34 @@ class PinnedRows:
     """Page-locks and maps a store's slots and overflow rows for every GPU. Nothing is copied. Raises PinError."""
 
     def __init__(self, rows: CompressedRows) -> None:
-        cuda = _native.cuda()
         self.rows = rows
         self.addresses: dict[str, int] = {}
-        registered: list[int] = []
-        self._release = weakref.finalize(self, _unregister, registered)
+        self._registered: list[int] = []
+        self._release = weakref.finalize(self, _unregister, self._registered)
         for name in ("slots", "overflow"):
-            buffer = getattr(rows, name)
             try:
-                self.addresses[name] = cuda.register_host_memory(buffer.data_ptr(), buffer.numel())
-            except RuntimeError as error:
+                self.addresses[name] = self._register(rows, name)
+            except PinError:
                 self.close()
-                raise PinError(_why(rows, error)) from error
-            registered.append(buffer.data_ptr())
+                raise
+
+    def replace_overflow(self, rows: CompressedRows) -> None:
+        """rows: the same, but for the overflow area, which is page-locked before the old one is let go. No kernel may
+        be reading. Raises PinError, and has changed nothing then."""
+        address, old = self._register(rows, "overflow"), self.rows.overflow
+        self.rows, self.addresses["overflow"] = rows, address
+        self._registered.remove(old.data_ptr())
+        _native.cuda().unregister_host_memory(old.data_ptr())
+
+    def _register(self, rows: CompressedRows, name: str) -> int:
+        """Returns the buffer's address for GPUs."""
+        cuda, buffer = _native.cuda(), getattr(rows, name)
+        try:
+            address = cuda.register_host_memory(buffer.data_ptr(), buffer.numel())
+        except RuntimeError as error:
+            raise PinError(_why(rows, error)) from error
+        self._registered.append(buffer.data_ptr())
+        return address
 
     def close(self) -> None:
         """Unmaps; no kernel may be reading. Idempotent."""

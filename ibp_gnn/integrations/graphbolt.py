@@ -53,7 +53,7 @@ class CompressedFeature(gb.Feature):
     def __init__(
         self, source: RowSource, metadata: Mapping[str, Any] | None = None, *, device: torch.device | str | None = None
     ) -> None:
-        """source: [n, *row_shape]; never changed. metadata: entries for `metadata()`.
+        """source: [n, *row_shape]; changed by `update` alone. metadata: entries for `metadata()`.
 
         device: where `read` puts rows. None: where the ids are, as GraphBolt's own features do. "cuda" decodes on the
         GPU even though a CPU-only GraphBolt samples on the CPU.
@@ -104,12 +104,16 @@ class CompressedFeature(gb.Feature):
         return int(self.source.shape[0])
 
     def update(self, value: torch.Tensor, ids: torch.Tensor | None = None) -> None:
-        """Raises NotImplementedError: compressed rows cannot be written."""
-        raise NotImplementedError(
-            "compressed rows cannot be updated. Change the uncompressed tensor and compress it again: "
-            "store[key] = CompressedFeature(CompressedFeatureStore.build(tensor)); or leave the feature out of "
-            "FeatureStore(..., keys=...), so that it stays a tensor"
-        )
+        """value: [n, *row_shape], the new rows of ids: [n] int32/int64, distinct; None: of all rows, in order. Raises
+        what CompressedFeatureStore.update does, and NotImplementedError for a source that is no store of ibp_gnn, nor a
+        GPU cache of one. GraphBolt's own caches in front of this feature keep what they have."""
+        store = _store_of(self.source)
+        if store is None:
+            raise NotImplementedError(
+                f"want a feature over a CompressedFeatureStore to update it, got {self.source!r}; make a new one: "
+                "features[key] = CompressedFeature(source)"
+            )
+        store.update(torch.arange(len(store)) if ids is None else ids, value)
 
     def metadata(self) -> dict[str, Any]:
         """What the Feature was made with, and, for stores of ibp_gnn, layout, nbytes, raw_nbytes and savings."""
@@ -164,7 +168,7 @@ class FeatureStore(gb.BasicFeatureStore):
         - a dict {(domain, type, name): value}, value a gb.Feature, a tensor, a NumPy array or a RowSource;
         - a feature store of GraphBolt's, as `gb.OnDiskDataset(path).load().feature` is;
         - a DGLGraph, whose node and edge features are taken; those attached to it keep their source.
-        keys: which to compress. The others stay as they are, for example because they are to be updated. None: all
+        keys: which to compress. The others stay as they are, for example because they are often updated. None: all
         tensors that can be compressed, labels and masks among them, but for features that GraphBolt holds already and
         that would not become smaller.
         codec, layout, pin, progress: of CompressedFeatureStore.build. device: of CompressedFeature.
@@ -220,7 +224,7 @@ class FeatureStore(gb.BasicFeatureStore):
         value: torch.Tensor,
         ids: torch.Tensor | None = None,
     ) -> None:
-        """Writes rows of a feature that is not compressed. Raises NotImplementedError for one that is."""
+        """Writes rows of one feature; see CompressedFeature.update."""
         self[domain, type_name, feature_name].update(value, ids)
 
     def pin_memory_(self) -> FeatureStore:

@@ -142,13 +142,6 @@ def test_ids_of_another_kind() -> None:
         pending.wait()
 
 
-def test_update_says_how_to_rebuild() -> None:
-    feature = feature_of(rows_of(torch.float16, 200, 3))
-    for arguments in ((feature.read(),), (feature.read()[:1], torch.tensor([0]))):
-        with pytest.raises(NotImplementedError, match=r"compress it again: .*CompressedFeatureStore.build"):
-            feature.update(*arguments)
-
-
 def test_metadata() -> None:
     feature = feature_of(rows_of(torch.bfloat16, 200, 16), metadata={"unit": "m"})
     facts = feature.metadata()
@@ -290,8 +283,8 @@ def test_a_store_from_a_dict() -> None:
         assert_bitwise_equal(store.read(*key), want)
         assert (store.size(*key), store.count(*key)) == (want.shape[1:], 200)
     assert store.metadata(*FEAT)["raw_nbytes"] == rows.nbytes
-    with pytest.raises(NotImplementedError, match="cannot be updated"):
-        store.update(*FEAT, rows)
+    store.update(*FEAT, rows.neg())
+    assert_bitwise_equal(store.read(*FEAT), rows.neg())
     assert "('node', None, 'feat'): CompressedFeature(" in repr(store)
 
 
