@@ -27,7 +27,7 @@ from bench_epoch_parts.measure import measure, verify
 from bench_epoch_parts.methods import NEEDS_GPU, Method, open_methods
 from bench_epoch_parts.plot import plot
 from bench_epoch_parts.tables import ratios, summary_lines, table
-from bench_epoch_parts.uncompressed import RawCache
+from bench_parts.uncompressed import RawCache
 
 from ibp_gnn import CompressedFeatureStore
 from ibp_gnn import config as config_module

@@ -73,17 +73,13 @@ def parse_synset(line: str, file: str) -> Synset:
         last = first + 4 * int(fields[pointer_count_at])
         if len(fields) < last:
             raise ValueError(f"{len(fields)} fields")
-        pointers = [
-            (FILE_OF_SYNSET_TYPE[fields[at + 2]], int(fields[at + 1])) for at in range(first, last, 4)
-        ]
+        pointers = [(FILE_OF_SYNSET_TYPE[fields[at + 2]], int(fields[at + 1])) for at in range(first, last, 4)]
         lexicographer_file = int(fields[1])
         if lexicographer_file >= NUM_CLASSES:
             raise ValueError(f"lexicographer file {lexicographer_file}")
         key = (file, int(fields[0]))
     except (IndexError, KeyError, ValueError) as error:
-        raise ValueError(
-            f"data.{file}: want a synset line as in wndb(5WN), got {line[:80]!r} ({error})"
-        ) from error
+        raise ValueError(f"data.{file}: want a synset line as in wndb(5WN), got {line[:80]!r} ({error})") from error
     return Synset(key, lexicographer_file, pointers, re.findall("[a-z]+", gloss.lower()))
 
 
@@ -180,9 +176,7 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("database", type=Path, help="folder with data.noun, data.verb, data.adj and data.adv")
     parser.add_argument(
         "--out", type=Path, default=WORDNET_FILE.parent, help="folder to write into (default: %(default)s)"

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 import torch
+from bench_parts.uncompressed import RawCache, RowsOnGpu
 
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, Prefetcher, RowSource
 from ibp_gnn.training.features import HostRows
@@ -14,7 +15,6 @@ from ibp_gnn.training.sage import copy_async
 
 from .config import Config
 from .data import Batch
-from .uncompressed import RawCache, RowsOnGpu
 
 LABELS = {
     "raw": "raw: CPU index_select + copy",

@@ -1,0 +1,144 @@
+"""The ways to fetch rows by id to the GPU, all of the same bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from bench_parts.uncompressed import RawCache, RowsOnGpu, copy_rows, fastest_blocks
+
+from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, RowSource
+from ibp_gnn.rows import to_bytes
+
+from .config import Config
+from .data import Batch, Order, Rows
+from .wholegraph import Gather
+
+LABELS = {
+    "cpu": "CPU index_select + H2D",
+    "raw_unordered": "raw UVA, unordered",
+    "raw_ordered": "raw UVA, ordering included",
+    "raw_presorted": "raw UVA, ids sorted beforehand",
+    "raw_lookahead": "raw UVA, ordering included, lookahead",
+    "wholegraph_host": "WholeGraph, rows in CPU memory",
+    "ours": "ours: store.gather, ordering included",
+    "ours_presorted": "ours, ids sorted beforehand",
+    "ours_lookahead": "ours: store.gather, lookahead",
+    "raw_on_gpu": "raw rows in GPU memory",
+    "wholegraph_device": "WholeGraph, rows in GPU memory",
+    "all_hit": "ours: cache of all rows",
+    "raw_cache": "raw cache of the same bytes + ordered UVA",
+    "cache": "ours: cache",
+}
+"""By key, in the order of the tables."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """gather: takes int64 ids [k] on the GPU and a buffer [k, d] there; returns the rows, there or in its own memory.
+
+    order: of the ids that it takes. source: has counters that say what was read; None: the first `cached_rows` of the
+    raw rows are read from GPU memory, the others from CPU memory. share: of the rows in the compressed cache that this
+    is compared with or is. queued: it only enqueues work, so that the GPU can be kept waiting meanwhile. details: for
+    the record."""
+
+    key: str
+    gather: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    order: Order = "random"
+    source: CompressedFeatureStore | CompressedGPUCache | None = None
+    cached_rows: int = 0
+    share: float | None = None
+    queued: bool = True
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def from_cpu_memory(rows: Rows, batch: Batch, config: Config, wholegraph: Gather | None) -> list[Method]:
+    """Methods whose rows are all in CPU memory. wholegraph: of a table there."""
+    first, address, store = batch.sets[0], rows.raw_address, rows.store
+    blocks = fastest_blocks(
+        lambda count: copy_rows(address, first.ordered, batch.out[: batch.size], None, count), config.raw_blocks
+    )
+    places, positions = torch.sort(first.joined)
+    joined_blocks = fastest_blocks(
+        lambda count: copy_rows(address, places, batch.out, positions, count), config.raw_blocks
+    )
+
+    def ordered(ids: torch.Tensor, out: torch.Tensor, blocks: int) -> torch.Tensor:
+        places, positions = torch.sort(ids)
+        return copy_rows(address, places, out, positions, blocks)
+
+    def presorted(ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        store.gather_on(rows.device).gather(ids, to_bytes(out), ordered=False)
+        return out
+
+    found = [
+        Method("cpu", _index_select(rows, batch), queued=False),
+        Method("raw_unordered", functools.partial(copy_rows, address)),
+        Method("raw_ordered", functools.partial(ordered, blocks=blocks), details={"blocks": blocks}),
+        Method(
+            "raw_presorted", functools.partial(copy_rows, address, blocks=blocks), "ordered", details={"blocks": blocks}
+        ),
+        Method(
+            "raw_lookahead",
+            functools.partial(ordered, blocks=joined_blocks),
+            "joined",
+            details={"blocks": joined_blocks},
+        ),
+        Method("ours", _gather_from(store), source=store),
+        Method("ours_presorted", presorted, "ordered", source=store),
+        Method("ours_lookahead", _gather_from(store), "joined", source=store),
+    ]
+    return found + _wholegraph("wholegraph_host", wholegraph, 0)
+
+
+def on_gpu(
+    rows: Rows, raw: RowsOnGpu | None, cache: CompressedGPUCache | None, wholegraph: Gather | None
+) -> list[Method]:
+    """Methods whose rows are all in GPU memory, as far as they are there. wholegraph: of a table there."""
+    found = []
+    if raw is not None:
+        found.append(Method("raw_on_gpu", _gather_from(raw), cached_rows=len(rows.raw)))
+    if cache is not None:
+        found.append(Method("all_hit", _gather_from(cache), source=cache, details={"cache_bytes": cache.nbytes}))
+    return found + _wholegraph("wholegraph_device", wholegraph, len(rows.raw))
+
+
+def partly_cached(share: float, cache: CompressedGPUCache, raw_cache: RawCache) -> list[Method]:
+    """Methods whose first rows are in GPU memory."""
+    return [
+        Method(
+            "raw_cache",
+            _gather_from(raw_cache),
+            cached_rows=raw_cache.num_cached,
+            share=share,
+            details={"cache_bytes": raw_cache.nbytes, "cached_rows": raw_cache.num_cached, "blocks": raw_cache.blocks},
+        ),
+        Method(
+            "cache",
+            _gather_from(cache),
+            source=cache,
+            share=share,
+            details={"cache_bytes": cache.nbytes, "cached_rows": cache.num_cached},
+        ),
+    ]
+
+
+def _index_select(rows: Rows, batch: Batch) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    staging = torch.empty(batch.size, rows.raw.shape[1], dtype=rows.raw.dtype, pin_memory=True)
+
+    def gather(ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        torch.index_select(rows.raw, 0, ids.cpu(), out=staging)
+        return out.copy_(staging, non_blocking=True)
+
+    return gather
+
+
+def _gather_from(source: RowSource) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    return lambda ids, out: source.gather(ids, out=out)
+
+
+def _wholegraph(key: str, gather: Gather | None, cached_rows: int) -> list[Method]:
+    return [] if gather is None else [Method(key, lambda ids, out: gather(ids), cached_rows=cached_rows)]
