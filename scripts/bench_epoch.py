@@ -77,7 +77,7 @@ def run(part: FeatureSet, config: Config, device: torch.device) -> dict[str, Any
     with store, open_methods(data.rows, store, config, device, batches[0].ids) as methods:
         losses = verify(methods, batches, data, config, device)
         prepared = time.perf_counter()
-        measured = [measure(method, batches, data, config, device, sampling_seconds) for method in methods]
+        measured = measure(methods, batches, data, config, device, sampling_seconds)
         result = {
             "name": part.name,
             "nodes": len(data.rows),

@@ -33,7 +33,7 @@ class Trainer:
             input_norm=False,
             aggregation="csc",
         ).to(device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=3e-3)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=3e-3, fused=device.type == "cuda")
 
     def step(self, batch: Batch, x: torch.Tensor) -> torch.Tensor:
         """Returns the loss, on the device. No host sync."""
@@ -66,50 +66,73 @@ def verify(methods: list[Method], batches: list[Batch], data: Data, config: Conf
 
 
 def measure(
-    method: Method, batches: list[Batch], data: Data, config: Config, device: torch.device, sampling_seconds: float
-) -> dict[str, Any]:
+    methods: list[Method],
+    batches: list[Batch],
+    data: Data,
+    config: Config,
+    device: torch.device,
+    sampling_seconds: float,
+) -> list[dict[str, Any]]:
     """Times in milliseconds for one epoch of the kept batches, medians over epochs: fetch + train without sampling, its
-    parts, and, of methods without lookahead, with sampling.
+    parts, fetches alone, and, of methods without lookahead, with sampling. Methods take turns, epoch by epoch.
 
     A phase is the time that the training stream spends in it (PhaseTimer), so with prefetch `fetch` is the wait that
     training does not hide.
     """
-    trainer = Trainer(data, config, device)
-    epochs = []
-    has_stats = device.type == "cuda" and hasattr(method.source, "stats")
+    trainers = [Trainer(data, config, device) for _ in methods]
+    epochs: list[list[dict[str, float]]] = [[] for _ in methods]
+    results: list[dict[str, Any]] = [{"method": method.key} for method in methods]
     for epoch in range(config.epochs + 1):
-        if has_stats:
-            method.source.reset_stats()  # type: ignore[attr-defined]
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds = _epoch(method, batches, trainer, device)
-        if epoch:  # the first one warms up
-            epochs.append(seconds)
-    result: dict[str, Any] = {
-        "method": method.key,
-        "epoch_ms": 1e3 * statistics.median(sum(seconds.values()) for seconds in epochs),
-        "fetch_ms": 1e3 * statistics.median(seconds["fetch"] for seconds in epochs),
-        "train_ms": 1e3 * statistics.median(seconds["train"] for seconds in epochs),
-        "with_sampling_ms": None,
-    }
-    if has_stats:
-        stats = method.source.stats()  # type: ignore[attr-defined]
-        # Of one epoch, the last. With lookahead, ids that several batches have are read once.
-        result |= {"rows_read": stats.hits + stats.misses, "hits": stats.hits, "pcie_bytes": stats.pcie_bytes}
-    if method.lookahead <= 1:  # a lookahead would not have filled up in so few batches
-        seconds_live = _live(method, trainer, data, config, device)
-        result["with_sampling_ms"] = 1e3 * seconds_live * config.batches / config.live_batches
-        result["sampling_share"] = sampling_seconds * 1e3 / result["with_sampling_ms"]
-    return result
+        for method, trainer, of_method, result in zip(methods, trainers, epochs, results, strict=True):
+            has_stats = device.type == "cuda" and hasattr(method.source, "stats")
+            if has_stats:
+                method.source.reset_stats()  # type: ignore[attr-defined]
+            seconds = _epoch(method, batches, trainer, device)
+            if has_stats:
+                stats = method.source.stats()  # type: ignore[attr-defined]
+                result |= {"rows_read": stats.hits + stats.misses, "hits": stats.hits, "pcie_bytes": stats.pcie_bytes}
+            seconds["alone"] = _fetch_alone(method, batches, device)
+            if epoch:  # the first one warms up
+                of_method.append(seconds)
+    for method, trainer, of_method, result in zip(methods, trainers, epochs, results, strict=True):
+        result |= {
+            "epoch_ms": _median_ms(of_method, "fetch", "train"),
+            "fetch_ms": _median_ms(of_method, "fetch"),
+            "train_ms": _median_ms(of_method, "train"),
+            "fetch_alone_ms": _median_ms(of_method, "alone"),
+            "with_sampling_ms": None,
+        }
+        if method.lookahead <= 1:  # a lookahead would not have filled up in so few batches
+            seconds_live = _live(method, trainer, data, config, device)
+            result["with_sampling_ms"] = 1e3 * seconds_live * config.batches / config.live_batches
+            result["sampling_share"] = sampling_seconds * 1e3 / result["with_sampling_ms"]
+    return results
+
+
+def _median_ms(epochs: list[dict[str, float]], *phases: str) -> float:
+    return 1e3 * statistics.median(sum(seconds[phase] for phase in phases) for seconds in epochs)
 
 
 def _epoch(method: Method, batches: Iterable[Batch], trainer: Trainer, device: torch.device) -> dict[str, float]:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
     timer = PhaseTimer(device)
     for batch, x in method.steps(batches, device):
         timer.mark("fetch")
         trainer.step(batch, x)
         timer.mark("train")
     return timer.seconds()
+
+
+def _fetch_alone(method: Method, batches: Iterable[Batch], device: torch.device) -> float:
+    """Seconds for the fetches of an epoch that nothing else keeps waiting."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    timer = PhaseTimer(device)
+    for _ in method.steps(batches, device):
+        pass
+    timer.mark("fetch")
+    return timer.seconds()["fetch"]
 
 
 def _live(method: Method, trainer: Trainer, data: Data, config: Config, device: torch.device) -> float:
