@@ -22,9 +22,13 @@ export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 
 "$python" -m pytest -m cuda "$@"
 
-# The gathers again under memcheck, without torch's caching allocator, which would hide small overruns.
+# The gathers again under memcheck, without torch's caching allocator, which would hide small overruns; then under
+# racecheck, for hazards in shared memory.
 if command -v compute-sanitizer >/dev/null; then
   PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 --print-limit 5 \
     "$python" -m pytest -q -m cuda -p no:cacheprovider tests/test_feature_store.py tests/test_gpu_cache.py \
-    -k "widths_with_overflow or moves_only or damaged or out_of_range_give_zeros or given_ids"
+    -k "widths_with_overflow or moves_only or damaged or out_of_range_give_zeros or given_ids or order_of_fetching"
+  compute-sanitizer --tool racecheck --error-exitcode 1 --print-limit 5 \
+    "$python" -m pytest -q -m cuda -p no:cacheprovider tests/test_feature_store.py tests/test_gpu_cache.py \
+    -k "widths_with_overflow or given_ids or order_of_fetching"
 fi

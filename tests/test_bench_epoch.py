@@ -61,7 +61,8 @@ def check(record: dict[str, Any], methods: list[str]) -> None:
         assert set(one["skipped"]) == set(ALL) - set(methods)
         assert len(one["losses_equal"]) == 5 and one["raw_bytes"] > 0 and one["ids_per_batch"] >= 32
         for method in one["methods"]:
-            assert 0 < method["fetch_ms"] and 0 < method["fetch_alone_ms"] and 0 < method["train_ms"] < method["epoch_ms"]
+            assert 0 < method["fetch_ms"] and 0 < method["train_ms"] < method["epoch_ms"]
+            assert 0 < method["fetch_alone_ms"]
             assert (method["with_sampling_ms"] is None) == (method["method"] == "ours_lookahead")
     assert [one["edges"] for one in record["sets"]] == [18_000, 9_000]
 
