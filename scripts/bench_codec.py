@@ -12,7 +12,6 @@ The config says which of these to measure, and on which data. bench_gather.py me
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +34,7 @@ from tqdm import tqdm
 from ibp_gnn.config import load, to_dict
 from ibp_gnn.plots import require_matplotlib
 from ibp_gnn.rows import dtype_from_name
+from ibp_gnn.training import record as record_module
 from ibp_gnn.training.record import git_commit, hardware, versions
 
 Measure = Callable[[str, torch.Tensor], list[dict[str, Any]]]
@@ -44,32 +44,34 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, help="YAML file; its settings are in bench_codec_parts/config.py")
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="KEY=VALUE", help="override settings")
-    parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--json", type=Path, help="where to write the results, after every data set")
     parser.add_argument("--plot", type=Path, help="where to write a picture of the results (needs matplotlib)")
     parsed = parser.parse_args(arguments)
     config = load(Config, parsed.config, parsed.overrides)
     if parsed.plot:
         require_matplotlib()  # before hours are spent
-    load_before = os.getloadavg()
-    results = run(config)
-    record = {
+    head = {
         "benchmark": "codec",
         "config": to_dict(config),
         "hardware": hardware(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
         "versions": versions(),
         "commit": git_commit(Path(__file__).parent),
-        "load_average": {"before": load_before, "after": os.getloadavg()},
-        **results,
     }
-    if parsed.json:
-        parsed.json.write_text(json.dumps(record, indent=1) + "\n")
+    load_before = os.getloadavg()
+
+    def save(results: dict[str, Any]) -> None:
+        record = {**head, "load_average": {"before": load_before, "after": os.getloadavg()}, **results}
+        if parsed.json:
+            record_module.write(parsed.json, record)
+
+    results = run(config, save)
     if parsed.plot:
         plot(results, parsed.plot)
     print(tables(results))
 
 
-def run(config: Config) -> dict[str, Any]:
-    """Results by section, and what was left out and why."""
+def run(config: Config, save: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Results by section, and what was left out and why; handed to `save` after every data set, too."""
     sections: dict[str, tuple[list[tuple[str, str]], Measure]] = {
         "sizes": (config.sizes.data.cases(), lambda name, rows: [measure_sizes(name, rows, config.sizes)]),
         "cpu": (config.cpu.data.cases(), lambda name, rows: measure_cpu(name, rows, config.cpu, config.seed)),
@@ -95,8 +97,10 @@ def run(config: Config) -> dict[str, Any]:
             for dtype in [dtype for data, dtype in cases if data == name]:
                 bar.set_description(f"{name} {dtype} {section}")
                 results[section] += measure(name, rows.to(dtype_from_name(dtype)))
+        save({**results, "skipped": skipped})
     for what, reason in skipped.items():
         tqdm.write(f"left out: {what}: {reason}")
+    save({**results, "skipped": skipped})
     return {**results, "skipped": skipped}
 
 

@@ -8,6 +8,7 @@ import torch
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache
 from ibp_gnn.capacity import parse_capacity
 from ibp_gnn.gpu_cache import _hot_order, _rows_that_fit
+from ibp_gnn.gpu_gather import _SEE_EVERY_IDS
 from ibp_gnn.rows import to_bytes
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
 
@@ -252,7 +253,10 @@ def test_the_miss_rate_is_known_without_waiting() -> None:
     with CompressedFeatureStore.build(features(), progress=False) as store:
         cache = CompressedGPUCache(store, "1000 rows")
         for ids, rate in ((torch.arange(1000), 0.0), (torch.arange(1000, 2000), 1.0), (torch.arange(500, 1500), 0.5)):
-            cache.gather(ids, device="cuda")
+            cache.gather(ids.repeat(_SEE_EVERY_IDS // 1000 + 1), device="cuda")
+            torch.cuda.synchronize()
+            assert cache._gather._miss_rate_lately() == rate
+            cache.gather(torch.arange(10), device="cuda")
             torch.cuda.synchronize()
             assert cache._gather._miss_rate_lately() == rate
         assert CompressedGPUCache(store, f"{ROWS} rows")._gather._miss_rate_lately() == 0

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from bench_parts.timing import queued_ms
 
 from ibp_gnn import Codec, CompressedFeatureStore, CompressedGPUCache, _native
 from ibp_gnn.gpu_gather import GpuGather, MappedRows
@@ -24,7 +25,6 @@ from .config import Gpu
 from .data import tile
 
 Method = Callable[[torch.Tensor], Any]  # takes the ids, writes the rows to one buffer
-_QUEUE_CYCLES = 1_000_000  # the GPU waits about half a millisecond, until its work is queued
 
 
 def measure_gpu(name: str, rows: torch.Tensor, config: Gpu, seed: int) -> list[dict[str, Any]]:
@@ -154,7 +154,7 @@ def check_bits(methods: dict[str, Method], id_sets: list[torch.Tensor], raw: tor
             to_bytes(out).fill_(0xA5)
             method(ids)
             try:
-                assert_bitwise_equal(out.cpu(), raw[ids.to(raw.device)].cpu())
+                assert_bitwise_equal(out, raw[ids.to(raw.device)].to(out.device))
             except AssertionError as error:
                 raise AssertionError(f"{name}: {error}") from error
 
@@ -165,14 +165,9 @@ def interleaved_ms(methods: dict[str, Method], id_sets: list[torch.Tensor], repe
     for repeat in range(repeats):
         for ids in id_sets:
             for name, method in methods.items():
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                torch.cuda._sleep(_QUEUE_CYCLES)
-                start.record()
-                method(ids)
-                end.record()
-                end.synchronize()
+                ms = queued_ms(functools.partial(method, ids))
                 if repeat:  # the first round warms up
-                    times[name].append(start.elapsed_time(end))
+                    times[name].append(ms)
     return {name: statistics.median(of_method) for name, of_method in times.items()}
 
 
