@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import torch
+from torch.utils.dlpack import to_dlpack
 
 from . import _native
 from .codec import Codec
@@ -103,6 +104,7 @@ class GpuGather:
         self._counters = torch.zeros(self._native.NUM_COUNTERS, dtype=torch.int64, device=device)
         # Pinned memory is mapped: the kernel writes what went wrong, the host reads it without waiting.
         self._error = torch.zeros(2, dtype=torch.int64).pin_memory()
+        self._reported = self._error.numpy()
         # What the counters were when the last gather that has run had run: read without waiting.
         self._seen = torch.zeros_like(self._counters, device="cpu").pin_memory()
         self._unseen_ids = 0  # gathered since then
@@ -181,10 +183,11 @@ class GpuGather:
         with torch.cuda.device(self.device):
             scratch = None
             if ordered:
-                bytes_ = self._plan.order_scratch_bytes(len(ids))
-                scratch = torch.empty(bytes_, dtype=torch.uint8, device=self.device)
+                num_bytes = self._plan.order_scratch_bytes(len(ids))
+                scratch = to_dlpack(torch.empty(num_bytes, dtype=torch.uint8, device=self.device))
             stream = torch.cuda.current_stream(self.device).cuda_stream
-            self._plan.gather(ids, scratch, out_bytes, max_blocks, stream)
+            # As capsules: exporting a tensor through its __dlpack__ makes torch 2.9's default stream wait for this one.
+            self._plan.gather(to_dlpack(ids), scratch, to_dlpack(out_bytes), max_blocks, stream)
             if self._memory[1] is not None:
                 self._unseen_ids += len(ids)
                 if self._unseen_ids >= _SEE_EVERY_IDS:
@@ -202,10 +205,10 @@ class GpuGather:
 
     def raise_reported(self) -> None:
         """Raises IndexError or FormatError if a kernel that has run has reported one. Does not wait."""
-        kind = int(self._error[0])
+        kind = int(self._reported[0])
         if kind == 0:
             return
-        bad_id = int(self._error[1])
+        bad_id = int(self._reported[1])
         self._error.zero_()
         self._counters[-1] = 0  # the next error may be reported again
         if kind == self._native.ID_OUT_OF_RANGE:
