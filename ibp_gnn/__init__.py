@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .pinned import PinError
     from .prefetch import Prefetcher
     from .row_source import RowSource
+    from .shared_budget import share_budget
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ _LAZY_NAMES = {
     "attach": ".integrations.dgl_classic",
     "detach": ".integrations.dgl_classic",
     "fetch": ".integrations.dgl_classic",
+    "share_budget": ".shared_budget",
 }
 _LAZY_MODULES = ("graphbolt", "pyg")  # public, but not in __all__: few environments have both
 
@@ -58,6 +60,7 @@ __all__ = [
     "attach",
     "detach",
     "fetch",
+    "share_budget",
 ]
 
 dgl_compat.install()

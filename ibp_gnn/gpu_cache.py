@@ -131,9 +131,7 @@ class CompressedGPUCache:
         return self._cache.nbytes + self._fixed_bytes()
 
     def _fixed_bytes(self) -> int:
-        """GPU bytes that do not depend on how many rows are cached: table of places, the store's bitmask, codec."""
-        table = 0 if self._is_prefix and self.store.slot_of is None else 4 * len(self.store)
-        return table + self.store.rows.bitmask.numel() + self.store.codec.form.device_nbytes
+        return fixed_bytes(self.store, self._is_prefix)
 
     def stats(self) -> GatherStats:
         """Hits, misses and bytes since the last reset. Waits for the current stream."""
@@ -178,27 +176,49 @@ def _hot_order(
     return hottest_first(hotness, len(store))
 
 
+def fixed_bytes(store: CompressedFeatureStore, is_prefix: bool) -> int:
+    """GPU bytes of a cache that do not depend on how many rows it has: table of places, the store's bitmask, codec."""
+    table = 0 if is_prefix and store.slot_of is None else 4 * len(store)
+    return table + store.rows.bitmask.numel() + store.codec.form.device_nbytes
+
+
+def bytes_of_each(store: CompressedFeatureStore, ids: torch.Tensor) -> torch.Tensor:
+    """ids: int64 [n] on the CPU. Returns int64 [n]: the bytes of slot and overflow row of each."""
+    rows = store.rows
+    return rows.slot_bytes + rows.overflows(store.to_slots(ids)).to(torch.int64) * rows.row_bytes
+
+
+def bytes_of_first(store: CompressedFeatureStore, order: torch.Tensor) -> torch.Tensor:
+    """order: int64 [n] on the CPU. Returns int64 [n]: the bytes of `CompressedRows` of its first 1, 2, ..., n rows."""
+    rows, count = store.rows, torch.arange(1, len(order) + 1)
+    empty = CompressedRows.empty(0, rows.row_bytes, rows.slot_bytes, 0).nbytes
+    return empty + torch.cumsum(bytes_of_each(store, order), 0) + (count + 31) // 32 * 4
+
+
 def _rows_that_fit(
     store: CompressedFeatureStore, order: torch.Tensor, limit: int | None, capacity: int | float | str, fixed: int
 ) -> int:
     """How many rows from the front of `order` take at most `limit` bytes, all that the cache holds counted."""
     if limit is None:
         return len(order)
-    rows = store.rows
-    empty = CompressedRows.empty(0, rows.row_bytes, rows.slot_bytes, 0).nbytes
-    count = torch.arange(1, len(order) + 1)
-    cost = count * rows.slot_bytes + (count + 31) // 32 * 4
-    cost += torch.cumsum(rows.overflows(store.to_slots(order)).to(torch.int64), 0) * rows.row_bytes
-    fitting = int(torch.searchsorted(cost, limit - fixed - empty, right=True))
+    cost = fixed + bytes_of_first(store, order)
+    fitting = int(torch.searchsorted(cost, limit, right=True))
     if fitting == 0:
-        smallest = fixed + empty + (int(cost[0]) if len(cost) else 0)
-        raise ValueError(f"capacity: want at least {smallest} bytes (one row), got {capacity!r} ({limit} bytes)")
-    if fitting == len(order) and not isinstance(capacity, float) and capacity != "auto":
-        needed = fixed + empty + int(cost[-1])
-        if limit > needed:
-            warnings.warn(
-                f"capacity {capacity!r} ({limit} bytes) is more than the {needed} bytes that caching {len(order)} rows "
-                "takes; they are all cached",
-                stacklevel=3,
-            )
+        if len(cost) == 0:
+            raise ValueError("hot_ids: want at least 1 id, got none")
+        raise ValueError(f"capacity: want at least {int(cost[0])} bytes (one row), got {capacity!r} ({limit} bytes)")
+    if fitting == len(order):
+        warn_of_spare(capacity, limit, int(cost[-1]), len(order), stacklevel=4)
     return fitting
+
+
+def warn_of_spare(
+    capacity: int | float | str, limit: int | None, needed: int, num_rows: int, *, stacklevel: int
+) -> None:
+    """Called where all rows are cached. Warns if the user gave a number of bytes that is more than they take."""
+    if limit is not None and limit > needed and not isinstance(capacity, float) and capacity != "auto":
+        warnings.warn(
+            f"capacity {capacity!r} ({limit} bytes) is more than the {needed} bytes that caching {num_rows} rows "
+            "takes; they are all cached",
+            stacklevel=stacklevel,
+        )

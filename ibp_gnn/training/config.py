@@ -44,10 +44,12 @@ class CacheConfig:
     """The GPU cache in front of the store; used on CUDA with `features: compressed` only."""
 
     capacity: int | float | str | None = setting(None, gt=0)
-    """null: no cache; else bytes, "4GB", a fraction of the store below 1.0, or "auto"."""
+    """null: no cache; else bytes, "4GB", a fraction of the store below 1.0, or "auto". With several node types one for
+    the features of all of them, shared out by `hotness` (ibp_gnn/shared_budget.py); a fraction is of all stores."""
     hotness: Policy | None = "degree"
     """Which rows sit in the cache (ibp_gnn/hotness.py): of the nodes with the most out-edges; presample: of those read
-    most often in one epoch sampled for this alone; reverse_pagerank; null: of the lowest ids."""
+    most often in one epoch sampled for this alone; reverse_pagerank; null: of the lowest ids. With several node types
+    only degree and null, which is then the same share of each."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +89,15 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """Where the run's record and model go, and whether progress bars are drawn."""
+    """Where the run's record and model go, whether progress bars are drawn, and what is counted for the log."""
 
     json: str | None = None
     progress: bool = True
     checkpoint: str | None = None
     """A file to save the trained model in, for scripts/infer_sage.py; null: none."""
+    unique_rows: bool = False
+    """Count how many different rows an epoch reads, too: a bit of GPU memory a row, and some time. On CUDA with
+    `features: compressed`."""
 
 
 @dataclass(frozen=True)

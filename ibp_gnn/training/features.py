@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-import ibp_gnn
+from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, FormatError, share_budget
 from ibp_gnn.config import ConfigError
 from ibp_gnn.row_order import hottest_first
 from ibp_gnn.training.config import CacheConfig, StoreConfig
@@ -20,16 +20,40 @@ class Traffic:
     """What the fetches of an epoch read."""
 
     rows: int
-    miss_rate: float
-    """Share of the rows read from CPU memory: 1.0 without a GPU cache."""
     moved_bytes: int
     """Bytes read from CPU memory for these rows."""
+    raw_bytes: int
+    """What reading the same misses uncompressed would have moved."""
     saved_bytes: int
     """What the same rows would have cost uncompressed and uncached, less `moved_bytes`."""
     hits: int = 0
     """Of `rows`, those read from a GPU cache."""
+    unique_rows: int | None = None
+    """How many different rows they were, if that is counted."""
     by_type: Mapping[str, Traffic] = field(default_factory=dict)
     """Of each feature, where there are several."""
+
+    @property
+    def misses(self) -> int:
+        return self.rows - self.hits
+
+    @property
+    def miss_rate(self) -> float:
+        """Share of the rows read from CPU memory: 1.0 without a GPU cache."""
+        return self.misses / self.rows if self.rows else 1.0
+
+    def to_record(self) -> dict[str, Any]:
+        """Its numbers, without those of each feature; without `unique_rows` if they are not counted."""
+        numbers = {
+            "rows": self.rows,
+            "hits": self.hits,
+            "misses": self.misses,
+            "miss_rate": self.miss_rate,
+            "moved_bytes": self.moved_bytes,
+            "raw_bytes": self.raw_bytes,
+            "saved_bytes": self.saved_bytes,
+        }
+        return numbers if self.unique_rows is None else numbers | {"unique_rows": self.unique_rows}
 
 
 class Features(Protocol):
@@ -41,10 +65,15 @@ class Features(Protocol):
     description: str
     cache: dict[str, Any] | None
     """What the GPU cache holds: `rows`, `bytes`, and as `effective_rows` how many rows for each one that would fit into
-    these bytes uncompressed; by node type if there are several; None without a cache."""
+    these bytes uncompressed; with several features the same of each under `by_type`, where it is None for those without
+    a cache. None without any."""
 
     def count(self, rows: int) -> None:
         """So many rows are being read."""
+
+    def count_unique(self) -> bool:
+        """From now on `traffic` says how many different rows it was. Returns whether it can: they are counted where a
+        GPU reads compressed rows."""
 
     def traffic(self) -> Traffic:
         """The rows counted since the last call; on CUDA with a cache this waits for the GPU."""
@@ -86,9 +115,13 @@ class RawFeatures:
     def count(self, rows: int) -> None:
         self._counted += rows
 
+    def count_unique(self) -> bool:
+        return False
+
     def traffic(self) -> Traffic:
         counted, self._counted = self._counted, 0
-        return Traffic(counted, 1.0, counted * self._row_bytes, 0)
+        raw = counted * self._row_bytes
+        return Traffic(counted, moved_bytes=raw, raw_bytes=raw, saved_bytes=0)
 
     def close(self) -> None:
         del self.rows, self.source
@@ -104,20 +137,23 @@ class FeaturesByType:
         self.store_bytes, self.raw_bytes = sum(p.store_bytes for p in parts), sum(p.raw_bytes for p in parts)
         self.savings = 1 - self.store_bytes / self.raw_bytes
         self.description = "; ".join(f"{name}: {part.description}" for name, part in by_type.items())
-        caches = {name: part.cache for name, part in by_type.items() if part.cache is not None}
-        self.cache: dict[str, Any] | None = caches or None
+        self.cache = _add_caches({name: part.cache for name, part in by_type.items()})
+
+    def count_unique(self) -> bool:
+        return all([part.count_unique() for part in self.by_type.values()])
 
     def traffic(self) -> Traffic:
         by_type = {name: part.traffic() for name, part in self.by_type.items()}
         parts = by_type.values()
-        rows = sum(part.rows for part in parts)
+        unique = [part.unique_rows for part in parts if part.unique_rows is not None]
         return Traffic(
-            rows,
-            sum(part.miss_rate * part.rows for part in parts) / rows if rows else 1.0,
-            sum(part.moved_bytes for part in parts),
-            sum(part.saved_bytes for part in parts),
-            sum(part.hits for part in parts),
-            by_type,
+            sum(part.rows for part in parts),
+            moved_bytes=sum(part.moved_bytes for part in parts),
+            raw_bytes=sum(part.raw_bytes for part in parts),
+            saved_bytes=sum(part.saved_bytes for part in parts),
+            hits=sum(part.hits for part in parts),
+            unique_rows=sum(unique) if len(unique) == len(parts) else None,
+            by_type=by_type,
         )
 
     def close(self) -> None:
@@ -125,17 +161,29 @@ class FeaturesByType:
             part.close()
 
 
+def _add_caches(by_type: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
+    """by_type: `cache` of each feature. Returns that of all."""
+    caches = [cache for cache in by_type.values() if cache is not None]
+    if not caches:
+        return None
+    nbytes = sum(cache["bytes"] for cache in caches)
+    # Bytes of the rows, uncompressed, for each one that the caches take.
+    effective = sum(cache["effective_rows"] * cache["bytes"] for cache in caches) / nbytes
+    rows = sum(cache["rows"] for cache in caches)
+    return {"rows": rows, "bytes": nbytes, "effective_rows": effective, "by_type": dict(by_type)}
+
+
 def _open_store(
     rows: torch.Tensor, config: StoreConfig, order: torch.Tensor | None, progress: bool
-) -> ibp_gnn.CompressedFeatureStore:
+) -> CompressedFeatureStore:
     """The file's store, or a new one in this order. Raises ConfigError for a file of other rows."""
     if config.path is None:
-        return ibp_gnn.CompressedFeatureStore.build(
+        return CompressedFeatureStore.build(
             rows, codec=config.codec, layout=config.layout, order=order, pin=config.pin, progress=progress
         )
     try:
-        store = ibp_gnn.CompressedFeatureStore.load(config.path, pin=config.pin)
-    except (OSError, ibp_gnn.FormatError) as error:
+        store = CompressedFeatureStore.load(config.path, pin=config.pin)
+    except (OSError, FormatError) as error:
         raise ConfigError(f"store.path: {error}") from error
     if store.shape != tuple(rows.shape) or store.dtype != rows.dtype:
         wanted, got = f"{list(rows.shape)} {rows.dtype}", f"{list(store.shape)} {store.dtype}"
@@ -156,42 +204,68 @@ class CompressedFeatures:
         hotness: torch.Tensor | None,
         progress: bool,
     ) -> None:
-        """rows: [num_nodes, d] on the CPU, not kept. hotness: [num_nodes], for the cache; None: in the order of a store
-        file, or lowest ids first."""
+        """rows: [num_nodes, d] on the CPU, not kept. hotness: [num_nodes], which rows to cache, and the order of a
+        store that is built, whose caches are then its first rows; None: in the order of a store file, or lowest ids
+        first."""
         order = None
-        if cache_config.capacity is not None and hotness is not None and store_config.path is None:
-            order, hotness = hottest_first(hotness, len(rows)), None  # the cache is then a prefix of the store
-        self._store = store = _open_store(rows, store_config, order, progress)
-        self.source: ibp_gnn.CompressedFeatureStore | ibp_gnn.CompressedGPUCache = store
-        self.cache: dict[str, Any] | None = None
+        if hotness is not None and store_config.path is None:
+            order, hotness = hottest_first(hotness, len(rows)), None
+        self.store = store = _open_store(rows, store_config, order, progress)
+        self._device = device
         self._counted, self._row_bytes = 0, rows[0].numel() * rows.element_size()
-        if cache_config.capacity is not None:
-            cache = ibp_gnn.CompressedGPUCache(store, cache_config.capacity, hotness=hotness, device=device)
-            effective = cache.num_cached * self._row_bytes / cache.nbytes
-            self.source = cache
-            self.cache = {"rows": cache.num_cached, "bytes": cache.nbytes, "effective_rows": effective}
         self.store_bytes, self.raw_bytes, self.savings = store.nbytes, store.raw_nbytes, store.savings
         self.description = (
             f"{store_config.path or store_config.codec}, {store.layout} slots, {list(store.shape)} {store.dtype}, "
-            f"{store.nbytes / 1e6:.1f} MB instead of {store.raw_nbytes / 1e6:.1f} MB "
-            f"(savings {store.savings:.1%})" + (f"; cache: {self.source}" if self.source is not store else "")
+            f"{store.nbytes / 1e6:.1f} MB instead of {store.raw_nbytes / 1e6:.1f} MB (savings {store.savings:.1%})"
         )
+        self.read_from(store)
+        if cache_config.capacity is not None:
+            self.read_from(CompressedGPUCache(store, cache_config.capacity, hotness=hotness, device=device))
+
+    def read_from(self, source: CompressedFeatureStore | CompressedGPUCache) -> None:
+        """source: the store, or a cache of its rows."""
+        self.source = source
+        self.cache: dict[str, Any] | None = None
+        if isinstance(source, CompressedGPUCache):
+            effective = source.num_cached * self._row_bytes / source.nbytes
+            self.cache = {"rows": source.num_cached, "bytes": source.nbytes, "effective_rows": effective}
 
     def count(self, rows: int) -> None:
         self._counted += rows
+
+    def count_unique(self) -> bool:
+        if self._device.type != "cuda" or not self.store.can_map:
+            return False
+        if isinstance(self.source, CompressedGPUCache):
+            self.source.count_unique()
+        else:
+            self.source.count_unique(self._device)
+        return True
 
     def traffic(self) -> Traffic:
         counted, self._counted = self._counted, 0
         stats = self.source.stats()
         self.source.reset_stats()
+        of_all = counted * self._row_bytes
         if stats.hits + stats.misses == counted:
-            moved, miss_rate, hits = stats.pcie_bytes, stats.miss_rate, stats.hits
+            moved, hits, raw, unique = stats.pcie_bytes, stats.hits, stats.raw_bytes, stats.unique
         else:
             # Decoded on the CPU, or sent through a staging buffer: only the GPU's kernel counts bytes. So this is
             # what a row of the store takes on average, overflow and metadata included.
-            moved, miss_rate = round(counted * self._store.nbytes / self._store.shape[0]), 1.0
-            hits = 0
-        return Traffic(counted, miss_rate, moved, counted * self._row_bytes - moved, hits)
+            moved, hits, raw, unique = round(counted * self.store.nbytes / len(self.store)), 0, of_all, None
+        return Traffic(counted, moved, raw, of_all - moved, hits, unique)
 
     def close(self) -> None:
-        self._store.close()
+        self.store.close()
+
+
+def cache_together(
+    by_type: Mapping[str, CompressedFeatures],
+    capacity: int | float | str,
+    hotness: Mapping[str, torch.Tensor] | None,
+    device: torch.device,
+) -> None:
+    """Puts caches in front of the features, under one limit; see `share_budget`."""
+    stores = {name: part.store for name, part in by_type.items()}
+    for name, source in share_budget(stores, capacity, hotness=hotness, device=device).items():
+        by_type[name].read_from(source)

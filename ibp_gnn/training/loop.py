@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import sys
 import time
@@ -18,7 +17,7 @@ from ibp_gnn.config import ConfigError, to_dict
 from ibp_gnn.datasets import HeteroNodeDataset, NodeDataset, load_dataset
 from ibp_gnn.training import checkpoint, record
 from ibp_gnn.training.config import CacheConfig, TrainingConfig
-from ibp_gnn.training.features import CompressedFeatures, FeaturesByType, RawFeatures
+from ibp_gnn.training.features import CompressedFeatures, FeaturesByType, RawFeatures, cache_together
 from ibp_gnn.training.hetero_sage import HeteroGraphSAGE
 from ibp_gnn.training.sage import Aggregation, GraphSAGE, choose_aggregation
 from ibp_gnn.training.seeding import seed_everything, use_deterministic_algorithms
@@ -77,6 +76,11 @@ class Run:
             )
         except ValueError as error:
             raise ConfigError(f"features: {error}") from error
+        if config.log.unique_rows and not self.features.count_unique():
+            self.log(
+                "no unique_rows: log.unique_rows is for features=compressed on cuda, in page-locked memory, "
+                f"not features={config.features} on {self.device}"
+            )
         self.loop: Loop = make_loop(data, self.features, config.train, self.device, self.aggregation)
 
         seed_everything(config.train.seed, _INIT)
@@ -92,9 +96,11 @@ class Run:
             "pyg": "torch_geometric.nn.SAGEConv",
         }
         name = self.name + (", generated" if self.synthetic else "")
+        cache = self.features.cache
         return [
             f"graph: {name}, {self.num_nodes} nodes, {self.num_edges} edges",
             f"features: {self.features.description}",
+            *([] if cache is None else [f"cache: {_cache_text(cache)}"]),
             f"device: {self.device}, loop: {self.config.loop}, aggregation: {how[self.aggregation]}",
         ]
 
@@ -132,13 +138,8 @@ class Run:
             "sample_seconds": seconds["sample"],
             "fetch_seconds": seconds["fetch"],
             "compute_seconds": seconds["compute"],
-            "rows": traffic.rows,
-            "hits": traffic.hits,
-            "misses": traffic.rows - traffic.hits,
-            "miss_rate": traffic.miss_rate,
-            "moved_bytes": traffic.moved_bytes,
-            "saved_bytes": traffic.saved_bytes,
-            "by_type": {name: dataclasses.asdict(part) for name, part in traffic.by_type.items()},
+            **traffic.to_record(),
+            "by_type": {name: part.to_record() for name, part in traffic.by_type.items()},
         }
         return numbers, step_losses
 
@@ -188,21 +189,24 @@ class Run:
         config, cache = self.config, self._cache_config()
         if config.features == "raw":
             return FeaturesByType({name: RawFeatures(rows) for name, rows in data.features.items()})
-        if cache.capacity is not None:
-            if cache.hotness not in ("degree", None):
+        scores: dict[str, torch.Tensor] | None = None
+        if cache.capacity is not None and cache.hotness is not None:
+            if cache.hotness != "degree":
                 raise ConfigError(f"cache.hotness: want degree or null for {data.name}, got {cache.hotness}")
-            if len(data.features) > 1 and not isinstance(cache.capacity, float):
-                wanted = f"a fraction, of the store of each of {sorted(data.features)}"
-                raise ConfigError(f"cache.capacity: want {wanted}, got {cache.capacity!r}")
-        by_type = {}
-        for name, rows in data.features.items():
-            scores = None
-            if cache.capacity is not None and cache.hotness == "degree":
-                sources = [src for (src_type, _, _), (src, _) in data.edges.items() if src_type == name]
-                scores = hotness.degree(torch.cat(sources), data.num_nodes_of[name]) if sources else None
-            by_type[name] = CompressedFeatures(
-                rows, self.device, config.store, cache, scores, progress=self.show_progress
+            scores = {name: _degree_by_type(data, name) for name in data.features}
+        by_type = {
+            name: CompressedFeatures(
+                rows,
+                self.device,
+                config.store,
+                CacheConfig(),
+                scores[name] if scores else None,
+                progress=self.show_progress,
             )
+            for name, rows in data.features.items()
+        }
+        if cache.capacity is not None:
+            cache_together(by_type, cache.capacity, scores, self.device)
         return FeaturesByType(by_type)
 
     def _hotness(self, data: NodeDataset, make_loop: Callable[..., Loop]) -> torch.Tensor | None:
@@ -242,6 +246,8 @@ def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str
         epochs.append(numbers)
         step_losses += losses
         log(_epoch_line(numbers, config.train.epochs))
+        for node_type, part in numbers["by_type"].items():
+            log(f"  {node_type}: {_traffic_text(part)}")
     # None: the labels of the test nodes are not public.
     test_accuracy = job.evaluate(job.test_ids, "test") if len(job.test_ids) else None
     result = {
@@ -289,14 +295,42 @@ def _make_optimizers(model: torch.nn.Module, lr: float) -> list[torch.optim.Opti
     return optimizers
 
 
+def _degree_by_type(data: HeteroNodeDataset, node_type: str) -> torch.Tensor:
+    """Out-edges of all relations: a sampler reads a node through each of them. int64 [num_nodes of the type]."""
+    num_nodes = data.num_nodes_of[node_type]
+    degrees = torch.zeros(num_nodes, dtype=torch.int64)
+    for (src_type, _, _), (src, _) in data.edges.items():
+        if src_type == node_type:
+            degrees += hotness.degree(src, num_nodes)
+    return degrees
+
+
+def _cache_text(cache: dict[str, Any] | None) -> str:
+    """cache: `Features.cache`."""
+    if cache is None:
+        return "no rows"
+    by_type = "".join(f"; {name}: {_cache_text(part)}" for name, part in cache.get("by_type", {}).items())
+    megabytes, effective = cache["bytes"] / 1e6, cache["effective_rows"]
+    return f"{cache['rows']} rows, {megabytes:.1f} MB, effective rows {effective:.2f}{by_type}"
+
+
 def _epoch_line(numbers: dict[str, Any], epochs: int) -> str:
     phases = [(phase, numbers[f"{phase}_seconds"]) for phase in ("sample", "fetch", "compute")]
     split = " + ".join(f"{phase} {seconds:.2f}" for phase, seconds in phases)
     return (
         f"epoch {numbers['epoch']}/{epochs}  loss {numbers['loss']:.4f}  "
         f"train {numbers['train_accuracy']:.4f}  val {numbers['val_accuracy']:.4f}  "
-        f"{sum(seconds for _, seconds in phases):.2f} s = {split}  miss rate {numbers['miss_rate']:.1%}  "
-        f"moved {numbers['moved_bytes'] / 1e6:.1f} MB, saved {numbers['saved_bytes'] / 1e6:.1f} MB"
+        f"{sum(seconds for _, seconds in phases):.2f} s = {split}  {_traffic_text(numbers)}"
+    )
+
+
+def _traffic_text(numbers: dict[str, Any]) -> str:
+    """numbers: `Traffic.to_record`."""
+    unique = f", unique rows {numbers['unique_rows']}" if "unique_rows" in numbers else ""
+    return (
+        f"hits {numbers['hits']}, misses {numbers['misses']} (miss rate {numbers['miss_rate']:.1%}){unique}  "
+        f"moved {numbers['moved_bytes'] / 1e6:.1f} MB instead of {numbers['raw_bytes'] / 1e6:.1f} MB raw, "
+        f"saved {numbers['saved_bytes'] / 1e6:.1f} MB"
     )
 
 

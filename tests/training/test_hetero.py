@@ -198,5 +198,73 @@ def test_features_of_several_types_are_counted_together() -> None:
     parts["b"].count(1)
     traffic = features.traffic()
     assert (traffic.rows, traffic.miss_rate, traffic.moved_bytes, traffic.saved_bytes) == (4, 1.0, 48, 0)
+    assert (traffic.raw_bytes, traffic.misses, traffic.unique_rows) == (48, 4, None)
+    assert [part.rows for part in traffic.by_type.values()] == [3, 1]
     assert features.traffic().miss_rate == 1.0
+    assert features.cache is None and not features.count_unique()
     features.close()
+
+
+def two_featured_types() -> HeteroNodeDataset:
+    data = dataset().with_reverse_edges()
+    generator = torch.Generator().manual_seed(1)
+    return dataset(edges=data.edges, features={**data.features, "author": torch.randn(90, 11, generator=generator)})
+
+
+@pytest.mark.parametrize("features", ["raw", "compressed"])
+def test_each_feature_and_all_of_them_are_logged(monkeypatch: pytest.MonkeyPatch, features: str) -> None:
+    data = two_featured_types()
+    monkeypatch.setattr(loop, "load_dataset", lambda **settings: data)
+    lines: list[str] = []
+    config = load(TrainingConfig, None, [*SMALL, "train.epochs=1", f"features={features}", "log.unique_rows=true"])
+    result = loop.run(config, log=lines.append)
+    (epoch,) = result["epochs"]
+    by_type = epoch["by_type"]
+    assert list(by_type) == ["paper", "author"] and result["cache"] is None
+    for name in ("rows", "hits", "misses", "moved_bytes", "raw_bytes", "saved_bytes"):
+        assert epoch[name] == sum(part[name] for part in by_type.values())
+    assert epoch["raw_bytes"] == by_type["paper"]["rows"] * 6 * 4 + by_type["author"]["rows"] * 11 * 4
+    assert "unique_rows" not in epoch and "unique_rows" not in by_type["paper"]
+    assert lines[0].startswith("no unique_rows: log.unique_rows is for features=compressed on cuda")
+    assert lines[0].endswith(f"not features={features} on cpu")
+    for line, (name, part) in zip(lines[-2:], by_type.items(), strict=True):
+        assert line.startswith(f"  {name}: hits 0, misses {part['rows']} (miss rate 100.0%)  moved ")
+        assert line.count(" MB") == 3
+
+
+def test_degrees_are_those_of_all_relations() -> None:
+    data = dataset().with_reverse_edges()
+    degrees = loop._degree_by_type(data, "paper")
+    assert int(degrees.sum()) == 900 + 900 + 500  # cites, its reverse, and the reverse of writes
+    alone = dataset(edges={CITES: data.edges[CITES]})
+    assert torch.equal(loop._degree_by_type(alone, "author"), torch.zeros(90, dtype=torch.int64))
+
+
+def test_presample_is_for_one_node_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop.Run, "_cache_config", lambda self: self.config.cache)
+    with pytest.raises(ConfigError, match="cache.hotness: want degree or null for small, got presample"):
+        run(monkeypatch, two_featured_types(), "cache.capacity=0.5", "cache.hotness=presample")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("hotness", ["degree", "null"])
+@pytest.mark.parametrize("capacity", ["0.5", "7000", "7KB"])
+def test_one_cache_budget_for_all_node_types(monkeypatch: pytest.MonkeyPatch, capacity: str, hotness: str) -> None:
+    data = two_featured_types()
+    settings = ["device=cuda", "train.deterministic=true", "log.unique_rows=true"]
+    raw = run(monkeypatch, data, *settings, "features=raw")
+    cached = run(monkeypatch, data, *settings, f"cache.capacity={capacity}", f"cache.hotness={hotness}")
+    assert cached["step_losses_hex"] == raw["step_losses_hex"]
+    cache, parts = cached["cache"], cached["cache"]["by_type"]
+    limit = 7000 if capacity != "0.5" else cached["store_bytes"] // 2 + 1
+    assert 0 < cache["bytes"] <= limit and set(parts) == {"paper", "author"}
+    held = [part for part in parts.values() if part is not None]
+    assert cache["rows"] == sum(part["rows"] for part in held) and cache["bytes"] == sum(p["bytes"] for p in held)
+    raw_row_bytes = {"paper": 6 * 4, "author": 11 * 4}
+    raw_bytes = sum(part["rows"] * raw_row_bytes[name] for name, part in parts.items() if part is not None)
+    assert cache["effective_rows"] == pytest.approx(raw_bytes / cache["bytes"])
+    for epoch in cached["epochs"]:
+        assert epoch["hits"] > 0 and epoch["hits"] + epoch["misses"] == epoch["rows"]
+        unique = {name: part["unique_rows"] for name, part in epoch["by_type"].items()}
+        assert epoch["unique_rows"] == sum(unique.values())
+        assert 0 < unique["paper"] <= 200 and 0 < unique["author"] <= 90

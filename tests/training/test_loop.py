@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pytest
@@ -11,7 +12,7 @@ from ibp_gnn import CompressedFeatureStore
 from ibp_gnn.config import ConfigError, load
 from ibp_gnn.training import loop
 from ibp_gnn.training.config import CacheConfig, StoreConfig, TrainingConfig
-from ibp_gnn.training.features import CompressedFeatures, Features, RawFeatures
+from ibp_gnn.training.features import CompressedFeatures, Features, RawFeatures, Traffic, _add_caches
 from ibp_gnn.training.timing import PhaseTimer
 
 CPU = torch.device("cpu")
@@ -58,6 +59,10 @@ def test_features_count_what_is_read(kind: str) -> None:
     assert (traffic.rows, traffic.miss_rate) == (4, 1.0)
     assert traffic.moved_bytes + traffic.saved_bytes == 4 * 6 * 4
     assert (traffic.saved_bytes == 0) == (kind == "raw")
+    assert (traffic.raw_bytes, traffic.hits, traffic.misses) == (4 * 6 * 4, 0, 4)
+    assert not features.count_unique()
+    record = traffic.to_record()
+    assert "unique_rows" not in record and record["miss_rate"] == 1.0
     assert features.traffic().rows == 0
     assert features.raw_bytes == 64 * 6 * 4
     features.close()
@@ -91,3 +96,41 @@ def test_features_from_a_store_file(tmp_path) -> None:
             CompressedFeatures(other, CPU, config, CacheConfig(), None, progress=False)
     with pytest.raises(ConfigError, match="store.path: .*No such file"):
         CompressedFeatures(rows, CPU, StoreConfig(path="none.ibp"), CacheConfig(), None, progress=False)
+
+
+def test_what_the_log_says_of_traffic_and_caches() -> None:
+    traffic = Traffic(10, moved_bytes=1_200_000, raw_bytes=2_000_000, saved_bytes=3_800_000, hits=6)
+    assert loop._traffic_text(traffic.to_record()) == (
+        "hits 6, misses 4 (miss rate 40.0%)  moved 1.2 MB instead of 2.0 MB raw, saved 3.8 MB"
+    )
+    counted = dataclasses.replace(traffic, unique_rows=3)
+    assert "(miss rate 40.0%), unique rows 3  moved" in loop._traffic_text(counted.to_record())
+    one = {"rows": 30, "bytes": 1_000_000, "effective_rows": 2.0}
+    other = {"rows": 10, "bytes": 3_000_000, "effective_rows": 1.0}
+    both = _add_caches({"a": one, "b": other, "c": None})
+    assert both is not None and (both["rows"], both["bytes"], both["effective_rows"]) == (40, 4_000_000, 1.25)
+    assert loop._cache_text(both) == (
+        "40 rows, 4.0 MB, effective rows 1.25; a: 30 rows, 1.0 MB, effective rows 2.00; "
+        "b: 10 rows, 3.0 MB, effective rows 1.00; c: no rows"
+    )
+    assert _add_caches({"a": None}) is None
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("capacity", [None, "500 rows"])
+def test_different_rows_are_counted_on_a_gpu(capacity: str | None) -> None:
+    rows = torch.randn(2000, 16)
+    device = torch.device("cuda", 0)
+    features = CompressedFeatures(
+        rows, device, StoreConfig(), CacheConfig(capacity), torch.arange(2000), progress=False
+    )
+    assert features.count_unique()
+    for ids in (torch.arange(1000, 1900), torch.tensor([3, 3, 1999])):
+        for _ in range(2):
+            features.count(len(ids))
+            assert torch.equal(features.source.gather(ids, device=device).cpu(), rows[ids])
+        traffic = features.traffic()
+        assert (traffic.rows, traffic.unique_rows) == (2 * len(ids), len(ids.unique()))
+        assert traffic.hits == (0 if capacity is None else 2 * int((ids >= 1500).sum()))
+        assert traffic.raw_bytes == traffic.misses * 16 * 4
+    features.close()
