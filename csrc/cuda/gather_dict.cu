@@ -9,7 +9,7 @@ namespace {
 template <typename Word>
 struct AnyDictDecoder {
   using Codec = DeviceDictCodec;
-  static constexpr int kLanes = kWarpSize, kLoads = 2;
+  static constexpr int kLoads = 2;
   static constexpr int32_t kHeadBytes = 0;
 
   // `count` bits (at most 32) from bit `bit` on; the address is a multiple of 4, in shared memory or not.
@@ -33,7 +33,7 @@ struct AnyDictDecoder {
   }
 
   __device__ static int32_t Decode(const Codec& codec, const GatherRequest& request, int32_t window_bytes,
-                                   const uint8_t* source, const FirstBytes& first, uint8_t* out, bool, int lane) {
+                                   const uint8_t* source, const FirstBytes& first, uint8_t* out, int lane) {
     const DictLayout& layout = codec.layout;
     const int code_bits = layout.code_bits, low_bits = layout.low_bits();
     const int zero = layout.zero_code ? layout.num_symbols() : -1;

@@ -413,9 +413,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
       const RowRef ref = mine.Broadcast(of_lane);
       uint8_t* out = request.out_dev + int64_t{__shfl_sync(kWholeWarp, position, of_lane)} * row_bytes;
       if (ref.kind == RowKind::kRaw) {
-        CopyRaw(ref.source, row_bytes, out, alignment % 4 == 0, lane, kWarpSize);
+        CopyRaw(ref.source, row_bytes, out, alignment % 4 == 0, lane);
       } else {
-        ZeroRow(row_bytes, out, alignment % 4 == 0, lane, kWarpSize);
+        ZeroRow(row_bytes, out, alignment % 4 == 0, lane);
       }
     }
     __syncwarp();  // the list is filled again

@@ -23,7 +23,7 @@ struct IbpWindow {
     end = RoundUp(until, kLoadBytes);
     head_end = min(head_end, kIbpHeadBytes);
     body = head + kIbpHeadBytes;
-    Fetch<kWarpSize, kIbpLoads> fetch;
+    Fetch<kIbpLoads> fetch;
     fetch.Start(base, begin, end, lane);
     __syncwarp();  // every lane is done with what the window held
     fetch.Finish(body, end - begin, lane);
@@ -92,11 +92,11 @@ __device__ __forceinline__ uint32_t RestoreUnit(const UnitChunks& chunks, uint32
 template <int kUnits>
 struct IbpDecoder {
   using Codec = DeviceIbpCodec;
-  static constexpr int kLanes = kWarpSize, kLoads = kIbpLoads;
+  static constexpr int kLoads = kIbpLoads;
   static constexpr int32_t kHeadBytes = kIbpHeadBytes;
 
   __device__ static int32_t Decode(const Codec& codec, const GatherRequest& request, int32_t window_bytes,
-                                   const uint8_t* source, const FirstBytes& first, uint8_t* out, bool, int lane) {
+                                   const uint8_t* source, const FirstBytes& first, uint8_t* out, int lane) {
     using Bits = KeptBits<kUnits>;
     const UnitChunks chunks(codec.layout.chunk_bits);
     const int32_t row_bytes = codec.layout.row_bytes;

@@ -1,13 +1,12 @@
 // The hot path: ids -> slots -> payloads -> rows, in one kernel, for hits in GPU memory and misses in pinned host
-// memory alike. A warp looks up a batch of ids, one per lane; then groups of lanes decode row after row from a window
-// in shared memory, while the payload of the next row is on its way into registers. How a payload is decoded is up to a
-// Decoder:
-//   Codec                  the device form of the codec, with `layout.row_bytes`
-//   kLanes, kLoads         lanes that share a row; 16-byte loads of each in the first fetch of a payload
-//   kHeadBytes             shared memory on top of the window
-//   Decode(codec, request, window_bytes, source, window, out, active, lane)
-//                          called by all lanes of the warp, `lane` counting within the group; decodes where `active`.
-//                          `window` has the first bytes. Returns bytes fetched on top, or -1 for a damaged payload.
+// memory alike. A warp looks up a batch of ids, one per lane; then it decodes row after row from a window in shared
+// memory, while the payload of the next row is on its way into registers. How a payload is decoded is up to a Decoder:
+//   Codec         the device form of the codec, with `layout.row_bytes`
+//   kLoads        16-byte loads of each lane in the first fetch of a payload
+//   kHeadBytes    shared memory on top of the window
+//   Decode(codec, request, window_bytes, source, first, out, lane)
+//                 called by the whole warp; `first` has the first bytes. Returns bytes fetched on top, or -1 for a
+//                 damaged payload.
 #pragma once
 
 #include <algorithm>
@@ -93,10 +92,10 @@ __device__ inline RowRef Lookup(const GatherRequest& request, int32_t row_bytes,
   return ref;
 }
 
-// Bytes on their way from memory into the registers of the lanes that share a row.
-template <int kLanes, int kLoads>
+// Bytes on their way from memory into the registers of a warp.
+template <int kLoads>
 struct Fetch {
-  static constexpr int32_t kStride = kLanes * kLoadBytes;  // bytes of one load by all lanes
+  static constexpr int32_t kStride = kWarpSize * kLoadBytes;  // bytes of one load by all lanes
   static constexpr int32_t kMaxBytes = kLoads * kStride;
 
   uint4 loaded[kLoads];
@@ -133,19 +132,18 @@ struct FirstBytes {
 };
 
 // Copies a raw row from any byte address, reading whole aligned words.
-__device__ inline void CopyRaw(const uint8_t* source, int32_t row_bytes, uint8_t* out, bool aligned, int lane,
-                               int lanes) {
+__device__ inline void CopyRaw(const uint8_t* source, int32_t row_bytes, uint8_t* out, bool aligned, int lane) {
   const int skew = static_cast<int>(reinterpret_cast<uintptr_t>(source) % 4);
   const uint32_t* words = reinterpret_cast<const uint32_t*>(source - skew);
-  for (int32_t unit = lane; unit < NumUnits(row_bytes); unit += lanes) {
+  for (int32_t unit = lane; unit < NumUnits(row_bytes); unit += kWarpSize) {
     uint32_t x = words[unit];
     if (skew) x = __funnelshift_r(x, words[unit + 1], 8 * skew);
     StoreUnit(out, unit, row_bytes, aligned, x);
   }
 }
 
-__device__ inline void ZeroRow(int32_t row_bytes, uint8_t* out, bool aligned, int lane, int lanes) {
-  for (int32_t unit = lane; unit < NumUnits(row_bytes); unit += lanes) StoreUnit(out, unit, row_bytes, aligned, 0);
+__device__ inline void ZeroRow(int32_t row_bytes, uint8_t* out, bool aligned, int lane) {
+  for (int32_t unit = lane; unit < NumUnits(row_bytes); unit += kWarpSize) StoreUnit(out, unit, row_bytes, aligned, 0);
 }
 
 // Called by whole warps. One lane adds for all: tens of thousands of additions to one address take longer than a
@@ -224,19 +222,17 @@ __device__ inline WarpShare MakeWarpShare(const GatherRequest& request, const Ga
 template <typename Decoder>
 __global__ void __launch_bounds__(kThreads)
     GatherKernel(typename Decoder::Codec codec, GatherRequest request, int32_t window_bytes, GatherGrid grid) {
-  constexpr int kLanes = Decoder::kLanes, kGroups = kWarpSize / kLanes;
   extern __shared__ uint4 shared[];
-  const int lane = threadIdx.x % kWarpSize, group = lane / kLanes, group_lane = lane % kLanes;
-  const int warp_in_block = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize, warp_in_block = threadIdx.x / kWarpSize;
   const int32_t window_stride = Decoder::kHeadBytes + window_bytes + kWindowSlackBytes;
-  uint8_t* shared_window = reinterpret_cast<uint8_t*>(shared) + (warp_in_block * kGroups + group) * window_stride;
+  uint8_t* shared_window = reinterpret_cast<uint8_t*>(shared) + warp_in_block * window_stride;
   const int32_t row_bytes = codec.layout.row_bytes;
   const bool aligned = RowsAreAligned(request.out_dev, row_bytes);
   const WarpShare share = MakeWarpShare(request, grid);
   int32_t hits = 0, misses = 0;
   int64_t store_bytes = 0;
 
-  Fetch<kLanes, Decoder::kLoads> fetch;  // the first bytes of the next payload
+  Fetch<Decoder::kLoads> fetch;  // the first bytes of the next payload
   auto start_fetch = [&](const RowRef& ref) {
     FirstBytes first;
     first.shared = shared_window;
@@ -244,7 +240,7 @@ __global__ void __launch_bounds__(kThreads)
       const int32_t skew = static_cast<int32_t>(reinterpret_cast<uintptr_t>(ref.source) % kLoadBytes);
       first.base = ref.source - skew;
       first.end = RoundUp(min(skew + request.lead_bytes, window_bytes), kLoadBytes);
-      fetch.Start(first.base, 0, first.end, group_lane);
+      fetch.Start(first.base, 0, first.end, lane);
       if (!ref.hit) store_bytes += first.end;
     }
     return first;
@@ -259,53 +255,43 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t place = request.places_dev ? request.places_dev[batch + lane] : PlaceOf(request, position);
       mine = Lookup(request, row_bytes, position, place);
     }
-    RowRef next = mine.Broadcast(group);
+    RowRef next = mine.Broadcast(0);
     FirstBytes next_bytes = start_fetch(next);
-    for (int i = 0; i < count; i += kGroups) {
+    for (int i = 0; i < count; ++i) {
       const RowRef ref = next;
-      FirstBytes first = next_bytes;
-      fetch.Finish(shared_window, first.end, group_lane);
+      const FirstBytes first = next_bytes;
+      fetch.Finish(shared_window, first.end, lane);
       __syncwarp();
-      if (i + kGroups < count) {
-        next = mine.Broadcast(i + kGroups + group);
+      if (i + 1 < count) {
+        next = mine.Broadcast(i + 1);
         next_bytes = start_fetch(next);
       }
-      const bool exists = i + group < count;
-      const bool payload = ref.kind == RowKind::kPayload;
-      uint8_t* out = request.out_dev + __shfl_sync(kWholeWarp, position, i + group) * row_bytes;
+      uint8_t* out = request.out_dev + __shfl_sync(kWholeWarp, position, i) * row_bytes;
       int32_t fetched = 0;
-      if (__any_sync(kWholeWarp, payload)) {
-        fetched = Decoder::Decode(codec, request, window_bytes, ref.source, first, out, payload, group_lane);
-      }
-      if (ref.kind == RowKind::kRaw) {
-        CopyRaw(ref.source, row_bytes, out, aligned, group_lane, kLanes);
+      if (ref.kind == RowKind::kPayload) {
+        fetched = Decoder::Decode(codec, request, window_bytes, ref.source, first, out, lane);
+        if (fetched < 0 && lane == i) ReportError(request, kDamagedRow, position);  // the lane that looked it up
+      } else if (ref.kind == RowKind::kRaw) {
+        CopyRaw(ref.source, row_bytes, out, aligned, lane);
         fetched = row_bytes + (request.slot_bytes < row_bytes ? kOverflowIndexBytes : 0);
       }
-      for (unsigned damaged = __ballot_sync(kWholeWarp, fetched < 0 && group_lane == 0); damaged;
-           damaged &= damaged - 1) {
-        const int of_group = (__ffs(damaged) - 1) / kLanes;
-        if (lane == i + of_group) ReportError(request, kDamagedRow, position);  // the lane that looked it up
-      }
-      if (exists && (fetched < 0 || ref.kind == RowKind::kNothing)) {
-        ZeroRow(row_bytes, out, aligned, group_lane, kLanes);
-      }
+      if (fetched < 0 || ref.kind == RowKind::kNothing) ZeroRow(row_bytes, out, aligned, lane);
       if (!ref.hit && fetched > 0) store_bytes += fetched;
       hits += ref.kind != RowKind::kNothing && ref.hit;
       misses += ref.kind != RowKind::kNothing && !ref.hit;
       __syncwarp();  // the window is filled again
     }
   }
-  const bool counts = group_lane == 0;
+  const bool counts = lane == 0;  // all lanes have the same numbers
   AddCounters(request, counts ? hits : 0, counts ? misses : 0, counts ? store_bytes : 0);
 }
 
 template <typename Decoder>
 void LaunchGatherKernel(const typename Decoder::Codec& codec, const GatherRequest& request, cudaStream_t stream) {
-  using FirstFetch = Fetch<Decoder::kLanes, Decoder::kLoads>;
-  constexpr int kGroupsPerBlock = kThreads / Decoder::kLanes;
-  const int32_t window_bytes = std::min(RoundUp(request.slot_bytes, kLoadBytes) + kLoadBytes, FirstFetch::kMaxBytes);
-  const size_t shared_bytes = size_t{kGroupsPerBlock} * (Decoder::kHeadBytes + window_bytes + kWindowSlackBytes);
-  const GatherGrid grid = MakeGatherGrid(request, GatherKernel<Decoder>, shared_bytes, kWarpSize / Decoder::kLanes);
+  const int32_t window_bytes =
+      std::min(RoundUp(request.slot_bytes, kLoadBytes) + kLoadBytes, Fetch<Decoder::kLoads>::kMaxBytes);
+  const size_t shared_bytes = size_t{kWarpsPerBlock} * (Decoder::kHeadBytes + window_bytes + kWindowSlackBytes);
+  const GatherGrid grid = MakeGatherGrid(request, GatherKernel<Decoder>, shared_bytes, 1);
   GatherKernel<Decoder><<<grid.blocks, kThreads, shared_bytes, stream>>>(codec, request, window_bytes, grid);
   IBP_CUDA_CHECK(cudaGetLastError());
 }
