@@ -29,7 +29,7 @@ from ibp_gnn.training.inference_config import InferenceConfig
 from ibp_gnn.training.loop import pick_device
 from ibp_gnn.training.sage import choose_aggregation, copy_async
 from ibp_gnn.training.sampling import make_full_loader
-from ibp_gnn.training.store_writer import StoreWriter
+from ibp_gnn.training.store_builder import StoreBuilder
 from ibp_gnn.training.timing import PhaseTimer
 
 
@@ -62,7 +62,7 @@ class CompressedRowsOfLayer:
     def __init__(self, num_nodes: int, sample: torch.Tensor, config: StoreConfig) -> None:
         """sample: [n, width], outputs of some nodes."""
         try:
-            self._writer = StoreWriter(num_nodes, sample, codec=config.codec, layout=config.layout, pin=config.pin)
+            self._writer = StoreBuilder(num_nodes, sample, codec=config.codec, layout=config.layout, pin=config.pin)
         except ValueError as error:
             raise ConfigError(f"embedding_store: {error}") from error
 

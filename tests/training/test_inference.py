@@ -22,7 +22,7 @@ from ibp_gnn.training import checkpoint, inference
 from ibp_gnn.training.inference_config import InferenceConfig
 from ibp_gnn.training.sage import GraphSAGE
 from ibp_gnn.training.sampling import make_full_loader
-from ibp_gnn.training.store_writer import StoreWriter
+from ibp_gnn.training.store_builder import StoreBuilder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODES, FEATURES, CLASSES = 1500, 20, 7
@@ -147,7 +147,7 @@ def test_a_store_written_in_parts(codec: str, layout: Any) -> None:
     rows[500:] = (
         torch.randint(-(2**31), 2**31 - 1, (500, 24)).to(torch.int32).view(torch.float32)
     )  # all of these overflow
-    writer = StoreWriter(1000, rows[:200], codec=codec, layout=layout)
+    writer = StoreBuilder(1000, rows[:200], codec=codec, layout=layout)
     first = 0
     for count in (0, 1, 31, 32, 33, 403, 500):
         writer.append(rows[first : first + count])
@@ -162,7 +162,7 @@ def test_a_store_written_in_parts(codec: str, layout: Any) -> None:
 
 def test_a_store_written_in_parts_equals_one_that_is_built() -> None:
     rows = relu_rows(777)
-    writer = StoreWriter(777, rows, codec="dict")
+    writer = StoreBuilder(777, rows, codec="dict")
     for part in rows.split(100):
         writer.append(part)
     written, built = writer.finish(), ibp_gnn.CompressedFeatureStore.build(rows, "dict", progress=False)
@@ -176,7 +176,7 @@ def test_a_gpu_fetches_the_longest_payload_whether_or_not_the_sample_has_it(layo
     sample = 1 + torch.rand(64, 128)
     later = sample.clone()
     later[5, :3] = torch.tensor([1e-9, 1e9, 1e-20])  # exponents that the sample's dictionary does not have
-    writer = StoreWriter(128, sample, codec="dict", layout=layout)
+    writer = StoreBuilder(128, sample, codec="dict", layout=layout)
     writer.append(sample)
     writer.append(later)
     store = writer.finish()
@@ -188,7 +188,7 @@ def test_a_gpu_fetches_the_longest_payload_whether_or_not_the_sample_has_it(layo
 
 
 def test_too_many_or_too_few_rows() -> None:
-    writer = StoreWriter(40, relu_rows(40))
+    writer = StoreBuilder(40, relu_rows(40))
     writer.append(relu_rows(39))
     with pytest.raises(ValueError, match="rows: want 40 in all, got 39"):
         writer.finish()

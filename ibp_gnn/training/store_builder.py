@@ -14,7 +14,7 @@ from ibp_gnn.rows import as_tensor, to_bytes
 _WHOLE_BITMASK_WORDS = 32  # rows
 
 
-class StoreWriter:
+class StoreBuilder:
     """`append` rows 0, 1, 2, ... in parts of any length, then `finish`.
 
     The slots are allocated once. How many rows overflow is known only at the end: that area grows by a quarter whenever
