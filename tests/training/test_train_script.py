@@ -10,14 +10,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ibp_gnn
+from ibp_gnn import CompressedFeatureStore
+from ibp_gnn.datasets import load_dataset
 from ibp_gnn.integrations.dgl_compat import graphbolt_is_native
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = REPOSITORY / "scripts" / "train_sage.py"
 CONFIG = REPOSITORY / "configs" / "wordnet_sage.yaml"
+PRODUCTS_CONFIG = REPOSITORY / "configs" / "synthetic_products_sage.yaml"
 
 HAS_DGL = importlib.util.find_spec("dgl") is not None
 HAS_GRAPHBOLT = HAS_DGL and graphbolt_is_native()
@@ -41,8 +45,8 @@ SMALL = [
 ]
 
 
-def call(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), "--config", str(CONFIG), "--set", *SMALL, *overrides]
+def call(folder: Path, *overrides: str, config: Path = CONFIG) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), "--config", str(config), "--set", *SMALL, *overrides]
     # The package that this test run imports, installed or built in place; and another folder, since nothing
     # may depend on where the user stands.
     paths = [str(Path(ibp_gnn.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
@@ -96,6 +100,33 @@ def check_record(record: dict[str, Any], summary: dict[str, Any], loop: str) -> 
     assert epoch["miss_rate"] == 1.0
     assert 0 < epoch["moved_bytes"] < epoch["moved_bytes"] + epoch["saved_bytes"] == epoch["rows"] * 50 * 4
     assert 0 < epoch["val_accuracy"] < 1 and 0 < epoch["train_accuracy"] < 1
+
+
+@pytest.mark.skipif(not HAS_DGL, reason="DGL is not installed")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_products_shaped_features_from_a_store_file(tmp_path: Path, device: str) -> None:
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "real.npy", rng.normal(0, 0.1, (500, 100)).astype(np.float32))
+    shape = {"features": str(tmp_path / "real.npy"), "scale": 0.002}
+    with CompressedFeatureStore.build(load_dataset("synthetic-products", **shape).features, "auto") as store:
+        store.save(tmp_path / "features.ibp")
+    sources = {"raw": ["features=raw"], "file": [f"store.path={tmp_path / 'features.ibp'}"]}
+    if device == "cuda":
+        sources["cache"] = [*sources["file"], "cache.capacity=0.4"]
+    records = {}
+    for name, overrides in sources.items():
+        settings = [f"dataset.{key}={value}" for key, value in shape.items()]
+        settings += [f"device={device}", "train.deterministic=true", "train.batch_size=128", "log.progress=false"]
+        done = call(tmp_path, *settings, *overrides, f"log.json={name}.json", config=CONFIG.with_name(PRODUCTS_CONFIG))
+        assert done.returncode == 0, done.stderr
+        records[name] = json.loads((tmp_path / f"{name}.json").read_text())
+    assert len(records["raw"]["step_losses"]) >= 3
+    assert all(record["step_losses_hex"] == records["raw"]["step_losses_hex"] for record in records.values())
+    for name in sources.keys() - {"raw"}:
+        (epoch,), savings = records[name]["epochs"], records[name]["savings"]
+        assert 0.1 < savings < 0.2 and 0 < epoch["fetch_seconds"] < 300
+        assert 0 < epoch["moved_bytes"] < epoch["raw_bytes"]
+        assert (epoch["hits"] > 0) == (name == "cache")
 
 
 @pytest.mark.skipif(HAS_GRAPHBOLT or not HAS_DGL, reason="GraphBolt works, or DGL is not installed")
