@@ -117,7 +117,7 @@ def test_products_shaped_features_from_a_store_file(tmp_path: Path, device: str)
     for name, overrides in sources.items():
         settings = [f"dataset.{key}={value}" for key, value in shape.items()]
         settings += [f"device={device}", "train.deterministic=true", "train.batch_size=128", "log.progress=false"]
-        done = call(tmp_path, *settings, *overrides, f"log.json={name}.json", config=CONFIG.with_name(PRODUCTS_CONFIG))
+        done = call(tmp_path, *settings, *overrides, f"log.json={name}.json", config=PRODUCTS_CONFIG)
         assert done.returncode == 0, done.stderr
         records[name] = json.loads((tmp_path / f"{name}.json").read_text())
     assert len(records["raw"]["step_losses"]) >= 3
