@@ -27,12 +27,15 @@ KINDS = (
 
 
 def assert_bitwise_equal(actual: torch.Tensor | np.ndarray, expected: torch.Tensor | np.ndarray) -> None:
-    """Both on any device, of any dtype and strides. Raises AssertionError unless shape, dtype and every bit agree, so
-    that NaNs with one payload are equal and -0.0 and 0.0 are not; the message shows the first difference."""
+    """Both on any device, of any dtype and strides; compared where they are, if that is one device. Raises
+    AssertionError unless shape, dtype and every bit agree, so that NaNs with one payload are equal and -0.0 and 0.0 are
+    not; the message shows the first difference."""
     (actual_type, actual_shape, actual_bytes) = _describe(actual)
     (expected_type, expected_shape, expected_bytes) = _describe(expected)
     if actual_shape != expected_shape or actual_type != expected_type:
         raise AssertionError(f"want {list(expected_shape)} {expected_type}, got {list(actual_shape)} {actual_type}")
+    if actual_bytes.device != expected_bytes.device:
+        actual_bytes, expected_bytes = actual_bytes.cpu(), expected_bytes.cpu()
     if torch.equal(actual_bytes, expected_bytes):
         return
     differs = (actual_bytes != expected_bytes).any(dim=1)
@@ -92,11 +95,11 @@ def _word(value: int) -> np.uint64:
 
 
 def _describe(array: torch.Tensor | np.ndarray) -> tuple[str, tuple[int, ...], torch.Tensor]:
-    """dtype name, shape, and the bytes as uint8 [values, bytes per value] on the CPU."""
+    """dtype name, shape, and the bytes as uint8 [values, bytes per value]."""
     if isinstance(array, np.ndarray):
         flat = np.array(array, order="C").reshape(-1).view(np.uint8)
         return array.dtype.name, array.shape, torch.from_numpy(flat).view(-1, array.dtype.itemsize)
-    values = array.detach().cpu().resolve_neg().resolve_conj().contiguous()
+    values = array.detach().resolve_neg().resolve_conj().contiguous()
     # A contiguous tensor of one value may have any stride, which a view as bytes does not take.
     flat_values = values.as_strided((values.numel(), 1), (1, 1)).view(torch.uint8)
     return str(array.dtype).removeprefix("torch."), tuple(array.shape), flat_values

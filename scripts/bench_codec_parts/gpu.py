@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from bench_parts.timing import queued_ms
+from bench_parts.uncompressed import copy_rows, registered
 
-from ibp_gnn import Codec, CompressedFeatureStore, CompressedGPUCache, _native
+from ibp_gnn import Codec, CompressedFeatureStore, CompressedGPUCache
 from ibp_gnn.gpu_gather import GpuGather, MappedRows
 from ibp_gnn.rows import to_bytes
 from ibp_gnn.testing import assert_bitwise_equal
@@ -47,7 +47,7 @@ def _measure_hbm(rows: torch.Tensor, config: Gpu) -> list[dict[str, Any]]:
     batch = max(1, min(len(raw), round(config.batch_mb * 1e6 / row_bytes)))
     id_sets = [torch.randint(len(raw), (batch,), device=device) for _ in range(config.id_sets)]
     out = torch.empty(batch, raw.shape[1], dtype=raw.dtype, device=device)
-    methods: dict[str, Method] = {"copy": functools.partial(_copy, to_bytes(raw).data_ptr(), to_bytes(out), 0)}
+    methods: dict[str, Method] = {"copy": functools.partial(copy_rows, raw.data_ptr(), out=out)}
     results, kept_alive = [], []
     for kind in config.codecs:
         fit_s, codec = _seconds(functools.partial(Codec.fit, raw, codec=kind), config.repeats)
@@ -91,10 +91,10 @@ def _measure_pinned(rows: torch.Tensor, config: Gpu) -> list[dict[str, Any]]:
     out_bytes = to_bytes(out)
     stores = {kind: CompressedFeatureStore.build(raw, kind, pin=True, progress=False) for kind in config.codecs}
     results = []
-    with _registered(to_bytes(raw)) as address:
+    with registered(raw) as address:
         methods: dict[str, Method] = {}
         for blocks in config.blocks:
-            methods[f"copy {blocks}"] = functools.partial(_copy, address, out_bytes, blocks)
+            methods[f"copy {blocks}"] = functools.partial(copy_rows, address, out=out, blocks=blocks)
             for kind, store in stores.items():
                 methods[f"{kind} {blocks}"] = functools.partial(_decode, store.gather_on(device), out_bytes, blocks)
         check_bits(methods, ordered, raw, out)
@@ -139,8 +139,8 @@ def _measure_cached(
     config: Gpu,
 ) -> dict[str, float]:
     """Milliseconds of a cache that holds all rows, its table included, and of copying raw rows in GPU memory."""
-    on_gpu = to_bytes(raw).to(out.device)
-    methods: dict[str, Method] = {"copy": functools.partial(_copy, on_gpu.data_ptr(), to_bytes(out), 0)}
+    on_gpu = raw.to(out.device)
+    methods: dict[str, Method] = {"copy": functools.partial(copy_rows, on_gpu.data_ptr(), out=out)}
     for kind, store in stores.items():
         methods[kind] = functools.partial(_call_gather, CompressedGPUCache(store, f"{len(store)} rows"), out)
     check_bits(methods, id_sets, raw, out)
@@ -184,24 +184,9 @@ def _seconds(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
     return statistics.median(seconds[1:]), result
 
 
-def _copy(address: int, out_bytes: torch.Tensor, blocks: int, ids: torch.Tensor) -> None:
-    _native.cuda().copy_rows(address, ids, None, out_bytes, blocks, torch.cuda.current_stream().cuda_stream)
-
-
 def _decode(gather: GpuGather, out_bytes: torch.Tensor, blocks: int, ids: torch.Tensor) -> None:
     gather.gather(ids, out_bytes, ordered=False, max_blocks=blocks)
 
 
 def _call_gather(source: CompressedFeatureStore | CompressedGPUCache, out: torch.Tensor, ids: torch.Tensor) -> None:
     source.gather(ids, out=out)
-
-
-@contextmanager
-def _registered(raw_bytes: torch.Tensor) -> Iterator[int]:
-    """The address at which the GPU reads these page-locked rows."""
-    address = _native.cuda().register_host_memory(raw_bytes.data_ptr(), raw_bytes.numel())
-    try:
-        yield address
-    finally:
-        torch.cuda.synchronize()
-        _native.cuda().unregister_host_memory(raw_bytes.data_ptr())

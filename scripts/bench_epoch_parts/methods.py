@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 import torch
-from bench_parts.uncompressed import RawCache, RowsOnGpu
+from bench_parts.uncompressed import RawCache, RowsOnGpu, registered
 
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, Prefetcher, RowSource
 from ibp_gnn.training.features import HostRows
@@ -61,8 +61,8 @@ def open_methods(
     cache_bytes = round(config.cache_share * rows.numel() * rows.element_size())
     capacity: int | float = cache_bytes if cache_bytes < store.nbytes else 1.0  # more than all rows take
     cache = CompressedGPUCache(store, capacity, device=device)
-    raw_cache = RawCache(rows, cache_bytes, device, sample_ids)
-    try:
+    with registered(rows) as address:
+        raw_cache = RawCache(rows, cache_bytes, device, sample_ids, address)
         yield [
             raw,
             Method("raw_cache", raw_cache),
@@ -70,8 +70,6 @@ def open_methods(
             *_ours(cache, config),
             Method("on_gpu", RowsOnGpu(rows, device)),
         ]
-    finally:
-        raw_cache.close()
 
 
 def _ours(source: RowSource, config: Config) -> list[Method]:

@@ -55,24 +55,21 @@ class RawCache:
         cache_bytes: int,
         device: torch.device,
         sample_ids: torch.Tensor,
-        host_address: int | None = None,
+        host_address: int,
     ) -> None:
-        """rows: [n, d] on the CPU, hottest first; referenced. sample_ids: int64 [k], of one batch. host_address: where
-        GPUs read these rows, if they are page-locked already (`registered`)."""
+        """rows: [n, d] on the CPU, hottest first, page-locked as long as this is used. sample_ids: int64 [k], of one
+        batch. host_address: where GPUs read these rows (`registered`)."""
         self.shape, self.dtype, self.device = tuple(rows.shape), rows.dtype, device
-        self._rows = to_bytes(rows)
-        self.row_bytes = self._rows.shape[1]
+        rows_bytes = to_bytes(rows)
+        self.row_bytes = rows_bytes.shape[1]
         self.num_cached = min(len(rows), cache_bytes // self.row_bytes)
-        self._registered_here = host_address is None
-        if host_address is None:
-            host_address = _native.cuda().register_host_memory(self._rows.data_ptr(), self._rows.numel())
         self._host = host_address
         # One kernel takes one address and numbers of rows from there. The cache begins a whole number of rows from the
         # rows in CPU memory, so that the same numbers reach it, too.
         self._buffer = torch.empty((self.num_cached + 1) * self.row_bytes, dtype=torch.uint8, device=device)
         shift = (self._host - self._buffer.data_ptr()) % self.row_bytes
         cached = self._buffer[shift : shift + self.num_cached * self.row_bytes]
-        cached.view(self.num_cached, self.row_bytes).copy_(self._rows[: self.num_cached])
+        cached.view(self.num_cached, self.row_bytes).copy_(rows_bytes[: self.num_cached])
         self._distance = (self._buffer.data_ptr() + shift - self._host) // self.row_bytes
         self.choose_blocks(sample_ids)
 
@@ -96,11 +93,6 @@ class RawCache:
         if out is None:
             out = torch.empty(len(ids), self.shape[1], dtype=self.dtype, device=self.device)
         return copy_rows(self._host, places, out, positions, blocks)
-
-    def close(self) -> None:
-        if self._registered_here:
-            torch.cuda.synchronize(self.device)
-            _native.cuda().unregister_host_memory(self._rows.data_ptr())
 
 
 class RowsOnGpu:
