@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import math
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
 from . import _native, backend
 from .compressed_rows import CompressedRows
-from .dict_fit import escape_share, fit_dictionary
+from .dict_fit import escape_share, fit_dictionaries
 from .forms import DictForm, Form, IbpForm, check_chunk
 from .ibp_fit import fit_invariant_bits
 from .mapped_arrays import page_releaser
 from .rows import as_ids, as_tensor, check_row_shape, num_values, prepare_out, to_bytes
 
 CODECS = ("auto", "dict", "ibp")
+Minimize = Literal["slots", "payloads"]
 _SECTOR_BYTES = 32
+# Codes of fewer than 3 bits must take one part in so many off the slots: they leave more values to escape codes, and a
+# GPU decodes them 2 to 12 % slower.
+_SHORT_CODE_BITS = 3
+_SHORT_CODES_MUST_SAVE = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +80,7 @@ class Codec:
         rows: Any,
         *,
         codec: str = "ibp",
+        minimize: Minimize = "slots",
         word_bits: int | None = None,
         words_per_chunk: int | None = None,
         threshold: float | None = None,
@@ -83,6 +90,9 @@ class Codec:
         """codec: "ibp", the paper's; "dict", a dictionary of the exponents; "auto", the one that is smaller on the
         sample.
 
+        minimize: of "dict" and "auto", what is to be small: "slots", which are of one length, with longer payloads in
+        the overflow area, so that equal lengths matter, too; or "payloads", each of its own length.
+
         rows: [n, *row_shape] tensor (CPU or CUDA), NumPy array or memmap, n >= 1; at most max_rows of them
         (None: 16384, fewer if they are long), drawn with `seed`, are looked at, on their own device.
 
@@ -91,6 +101,8 @@ class Codec:
         """
         if codec not in CODECS:
             raise ValueError(f"codec: want one of {list(CODECS)}, got {codec!r}")
+        if minimize not in get_args(Minimize):
+            raise ValueError(f"minimize: want one of {list(get_args(Minimize))}, got {minimize!r}")
         if codec == "dict" and (word_bits, words_per_chunk, threshold) != (None, None, None):
             raise ValueError("word_bits, words_per_chunk and threshold: want None with codec 'dict', which has none")
         if word_bits is not None:
@@ -105,11 +117,12 @@ class Codec:
         row_bytes = to_bytes(sample)
         forms: list[Form] = []
         if codec != "ibp":
-            forms += [fit_dictionary(sample, len(rows))]
+            forms += [_fit_dictionary(sample, len(rows), row_bytes, minimize)]
         if codec != "dict":
             value_bits = 8 * sample.dtype.itemsize
             forms += [fit_invariant_bits(row_bytes, value_bits, word_bits, words_per_chunk, threshold)]
-        best = min(forms, key=lambda form: backend.stored_bytes(form, row_bytes)) if len(forms) > 1 else forms[0]
+
+        best = min(forms, key=lambda form: _size(form, row_bytes, minimize)) if len(forms) > 1 else forms[0]
         return cls(sample.dtype, tuple(sample.shape[1:]), best)
 
     @property
@@ -213,8 +226,11 @@ class Codec:
         ordered = torch.sort(stored).values
         slot_bytes = best_slot_bytes(payload_histogram(lengths, self.row_bytes), self.row_bytes)
         num_overflow = int(self.spills(lengths, slot_bytes).sum())
-        slots = len(stored) * slot_bytes + num_overflow * self.row_bytes + 2 * _native.cpu.SLACK_BYTES
-        compact = slots + metadata
+        compact = (
+            compact_bytes(payload_histogram(lengths, self.row_bytes), slot_bytes, self.row_bytes)
+            + 2 * _native.cpu.SLACK_BYTES
+            + metadata
+        )
         percentiles = {f"p{round(100 * cut)}": int(ordered[round(cut * (len(ordered) - 1))]) for cut in cuts}
         return CodecReport(
             codec=self.kind,
@@ -251,11 +267,11 @@ def payload_histogram(payload_bytes: torch.Tensor, row_bytes: int) -> torch.Tens
 
 def best_slot_bytes(histogram: torch.Tensor, row_bytes: int) -> int:
     """The slot length, a multiple of 4 below row_bytes or row_bytes itself, for which slots and overflow rows take the
-    fewest bytes; or a multiple of a memory sector (32 bytes) if that takes at most 1 % more. histogram: from
-    `payload_histogram`.
+    fewest bytes; or a multiple of a memory sector (32 bytes) if that takes at most 3 % more, and no more than it saves
+    of what a gather fetches, which is whole sectors. histogram: from `payload_histogram`.
 
     A slot that starts a sector shares none with its neighbours: on an H200, rows of 128 float32 in slots of 448 bytes
-    came 7 % faster from GPU memory than in slots of 444, and 6 % faster over PCIe.
+    came 7 % faster from GPU memory than in slots of 436 or 444, and 5 % faster over PCIe.
     """
     counts = histogram.numpy().astype(np.int64)
     num_rows, fitting = int(counts.sum()), np.cumsum(counts)
@@ -267,7 +283,15 @@ def best_slot_bytes(histogram: torch.Tensor, row_bytes: int) -> int:
         return int(lengths[np.argmin(total)]), int(total.min())
 
     (shortest, fewest), (aligned, total) = best(_native.cpu.OVERFLOW_INDEX_BYTES), best(_SECTOR_BYTES)
-    return aligned if total <= fewest + fewest // 100 else shortest
+    fetched = shortest + _SECTOR_BYTES - math.gcd(shortest, _SECTOR_BYTES)  # on average, when all offsets are as likely
+    worth = total * aligned <= fewest * fetched and 100 * total <= 103 * fewest
+    return aligned if worth else shortest
+
+
+def compact_bytes(histogram: torch.Tensor, slot_bytes: int, row_bytes: int) -> int:
+    """What slots of this length and the overflow rows take. histogram: from `payload_histogram`."""
+    overflow = int(histogram[slot_bytes + 1 :].sum()) if slot_bytes < row_bytes else 0
+    return int(histogram.sum()) * slot_bytes + overflow * row_bytes
 
 
 def best_lead_bytes(form: Form, histogram: torch.Tensor, slot_bytes: int) -> int:
@@ -285,6 +309,26 @@ def best_lead_bytes(form: Form, histogram: torch.Tensor, slot_bytes: int) -> int
     longer = rows_up_to[-1] - rows_up_to[leads]
     fetched = leads * rows_up_to[leads] + (bytes_up_to[-1] - bytes_up_to[leads]) + 64 * longer
     return int(leads[np.argmin(fetched)])
+
+
+def _size(form: Form, rows: torch.Tensor, minimize: Minimize) -> int:
+    """What is to be small, of rows: uint8 [n, row_bytes]."""
+    if minimize == "payloads":
+        return backend.stored_bytes(form, rows)
+    histogram = payload_histogram(backend.measure(form, rows), form.row_bytes)
+    return compact_bytes(histogram, best_slot_bytes(histogram, form.row_bytes), form.row_bytes)
+
+
+def _fit_dictionary(sample: torch.Tensor, total_rows: int, rows: torch.Tensor, minimize: Minimize) -> DictForm:
+    """rows: the sample as uint8 [n, row_bytes]."""
+    forms = fit_dictionaries(sample, total_rows)
+    if minimize == "payloads":
+        return forms[0]
+
+    def cost(form: DictForm) -> int:
+        return _size(form, rows, minimize) * (_SHORT_CODES_MUST_SAVE - (form.code_bits >= _SHORT_CODE_BITS))
+
+    return min(forms, key=cost)
 
 
 def _describe(form: Form) -> str:

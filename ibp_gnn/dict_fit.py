@@ -1,7 +1,8 @@
 """Fitting codec "dict": where values are cut, which symbols get a code, how long codes are, and whether zeros get one.
 
-Everything is counted on the sample: for each candidate the bytes of all payloads, and the dictionary's own, by the
-sample's share of all rows. Counting runs on the rows' device; ties go to the first candidate.
+Everything is counted on the sample: for each candidate the bits of all payloads (escape codes not rounded up to bytes),
+and the dictionaries' own, by the sample's share of all rows. Counting runs on the rows' device; ties go to the first
+candidate.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import itertools
 import numpy as np
 import torch
 
-from .forms import DictForm
+from .forms import ESCAPE_SYMBOLS, DictForm
 from .rows import to_bytes
 
 # Of floats.
@@ -26,11 +27,11 @@ EXPONENT_BITS = {
 }
 _INTEGER_SYMBOLS = (4, 8, 12, 16)
 _CODE_BITS = (1, 2, 3, 4)
+_ESCAPE_CODE_BITS = 3
 _MAX_COLUMN_SYMBOL_BITS = 8
-# What makes decoding slower must take this share off the payload: one part in 100 for a dictionary per column; one in
-# 200 for a cut of floats other than below the exponent with the sign moved there, which GPUs decode fastest.
-_COLUMNS_MUST_SAVE = 100
-_OTHER_CUTS_MUST_SAVE = 200
+# What makes decoding slower must take one part in so many off the payload: a dictionary per column, and a cut of floats
+# other than below the exponent with the sign moved there, which GPUs decode fastest.
+_MUST_SAVE = 200
 _VALUES_PER_STEP = 1 << 22  # bounds temporaries
 _SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -68,13 +69,14 @@ class _Counts:
         return counts.reshape(len(counts), signs, 1 << cut.symbol_bits, -1).sum(axis=(1, 3))
 
 
-def fit_dictionary(rows: torch.Tensor, total_rows: int) -> DictForm:
-    """rows: a sample, [n, *row_shape] of a supported dtype, n >= 1, on CPU or CUDA; of total_rows rows. Returns the
-    form that makes the sample smallest."""
+def fit_dictionaries(rows: torch.Tensor, total_rows: int) -> list[DictForm]:
+    """rows: a sample, [n, *row_shape] of a supported dtype, n >= 1, on CPU or CUDA; of total_rows rows. Returns for
+    each length of codes the form that makes the sample's payloads smallest; the smallest first. Short codes have
+    shorter payloads on average, long ones payloads of more equal lengths, which matters to slots."""
     value_bits = 8 * rows.dtype.itemsize
     values = to_bytes(rows).view(_SIGNED[rows.dtype.itemsize])  # [n, num_values]
     cuts = _cuts(rows.dtype)
-    best: tuple[int, DictForm] | None = None
+    best: dict[int, tuple[int, DictForm]] = {}
     for with_columns in (True, False):  # longer symbols have no dictionary per column: counting would take much memory
         of_kind = [cut for cut in cuts if (cut.symbol_bits <= _MAX_COLUMN_SYMBOL_BITS) == with_columns]
         if not of_kind:
@@ -83,33 +85,33 @@ def fit_dictionary(rows: torch.Tensor, total_rows: int) -> DictForm:
         for cut in of_kind:
             for zero_code, per_column in itertools.product((False, True), (False, True)[: 1 + with_columns]):
                 for code_bits in _CODE_BITS[zero_code:]:
-                    payload_bytes, dictionary = _evaluate(counts, cut, code_bits, zero_code, per_column)
-                    cost = payload_bytes * total_rows + dictionary.nbytes * len(values)
-                    cost *= _COLUMNS_MUST_SAVE - (not per_column)
-                    cost *= _OTHER_CUTS_MUST_SAVE - (cut == cuts[0] or not cuts[0].sign_low)
-                    if best is None or cost < best[0]:
-                        best = (
-                            cost,
-                            DictForm(
-                                num_values=values.shape[1],
-                                value_bits=value_bits,
-                                symbol_bits=cut.symbol_bits,
-                                trim_bits=_trim_bits(counts, cut),
-                                code_bits=code_bits,
-                                sign_low=cut.sign_low,
-                                zero_code=zero_code,
-                                per_column=per_column,
-                                dictionary=dictionary,
-                            ),
+                    payload_bits, dictionary, escape_dictionary = _evaluate(
+                        counts, cut, code_bits, zero_code, per_column
+                    )
+                    dictionary_bits = 8 * (dictionary.nbytes + escape_dictionary.nbytes)
+                    cost = payload_bits * total_rows + dictionary_bits * len(values)
+                    cost *= _MUST_SAVE - (not per_column)
+                    cost *= _MUST_SAVE - (cut == cuts[0] or not cuts[0].sign_low)
+                    if code_bits not in best or cost < best[code_bits][0]:
+                        form = DictForm(
+                            num_values=values.shape[1],
+                            value_bits=value_bits,
+                            symbol_bits=cut.symbol_bits,
+                            trim_bits=_trim_bits(counts, cut),
+                            code_bits=code_bits,
+                            sign_low=cut.sign_low,
+                            zero_code=zero_code,
+                            per_column=per_column,
+                            dictionary=dictionary,
+                            escape_dictionary=escape_dictionary,
                         )
-    if best is None:  # every dtype has a cut
-        raise RuntimeError("fit: no candidate")
-    return best[1]
+                        best[code_bits] = cost, form
+    return [form for _, form in sorted(best.values(), key=lambda of_length: of_length[0])]
 
 
 def escape_share(form: DictForm, rows: torch.Tensor) -> float:
     """rows: [n, *row_shape], n >= 1, of the form's dtype and shape, on CPU or CUDA. Returns the share of values whose
-    symbol has no code, and so is appended to the row."""
+    symbol has no code, and so takes an escape code at least."""
     data, value_bytes = to_bytes(rows), form.value_bits // 8
     columns = len(form.dictionary)
     has_code = np.zeros((columns, 1 << form.symbol_bits), np.bool_)
@@ -174,15 +176,23 @@ def _trim_bits(counts: _Counts, cut: _Cut) -> int:
     return min(counts.trailing_zeros, counts.value_bits - cut.symbol_bits - 1)
 
 
-def _evaluate(counts: _Counts, cut: _Cut, code_bits: int, zero_code: bool, per_column: bool) -> tuple[int, np.ndarray]:
-    """Bytes of the sample's payloads, and the dictionary, uint16 [columns or 1, 2^code_bits]."""
+def _evaluate(
+    counts: _Counts, cut: _Cut, code_bits: int, zero_code: bool, per_column: bool
+) -> tuple[int, np.ndarray, np.ndarray]:
+    """Bits of the sample's payloads; the dictionary, uint16 [columns or 1, 2^code_bits]; the escape dictionary, uint16
+    [ESCAPE_SYMBOLS]."""
     symbols = counts.of_symbols(cut, zero_code)
     if not per_column:
         symbols = symbols.sum(0, keepdims=True)
     num_symbols = min((1 << code_bits) - 1 - zero_code, symbols.shape[1])
     # Most frequent first, ties by the lower symbol: the same on every machine.
     order = np.argsort(-symbols, axis=1, kind="stable")[:, :num_symbols]
-    escapes = int(symbols.sum()) - int(np.take_along_axis(symbols, order, 1).sum())
+    escaped = symbols.copy()
+    np.put_along_axis(escaped, order, 0, axis=1)
+    escaped = escaped.sum(0)
+    escape_order = np.argsort(-escaped, kind="stable")[:ESCAPE_SYMBOLS]
+    escapes = int(escaped.sum())
+    plain_symbols = escapes - int(escaped[escape_order].sum())
     num_rows = len(counts.nonzeros)
     with_low = counts.nonzeros if zero_code else np.full(num_rows, counts.num_values)
     low_bits = counts.value_bits - cut.symbol_bits - _trim_bits(counts, cut)
@@ -191,4 +201,7 @@ def _evaluate(counts: _Counts, cut: _Cut, code_bits: int, zero_code: bool, per_c
     low_bytes = int((-(-with_low * low_bits // 8)).sum())
     dictionary = np.zeros((len(symbols), 1 << code_bits), np.uint16)
     dictionary[:, :num_symbols] = order
-    return codes_bytes + low_bytes + escapes * symbol_bytes, dictionary
+    escape_dictionary = np.zeros(ESCAPE_SYMBOLS, np.uint16)
+    escape_dictionary[: len(escape_order)] = escape_order
+    payload_bits = 8 * (codes_bytes + low_bytes + plain_symbols * symbol_bytes) + escapes * _ESCAPE_CODE_BITS
+    return payload_bits, dictionary, escape_dictionary

@@ -12,6 +12,8 @@ import torch
 
 from . import _native
 
+# Symbols in the escape dictionary; this number as an escape code says that the symbol is written out.
+ESCAPE_SYMBOLS = 7
 _MAX_CHUNK_BITS = 1 << 30
 
 
@@ -119,7 +121,8 @@ class IbpForm(Form):
 @dataclasses.dataclass(frozen=True, eq=False)
 class DictForm(Form):
     """Codec "dict" (csrc/core/dict_layout.h). dictionary: uint16 [columns, 2^code_bits], columns = num_values if
-    per_column else 1; the symbols that have a code come first, most frequent first, the rest of a column is 0."""
+    per_column else 1; the symbols that have a code come first, most frequent first, the rest of a column is 0.
+    escape_dictionary: uint16 [7], the symbols of the escape codes, most frequent first."""
 
     num_values: int
     value_bits: int
@@ -130,18 +133,20 @@ class DictForm(Form):
     zero_code: bool
     per_column: bool
     dictionary: np.ndarray
+    escape_dictionary: np.ndarray
 
     kind: ClassVar[str] = "dict"
 
     def __post_init__(self) -> None:
-        given = np.asarray(self.dictionary)
-        outside = given[(given < 0) | (given > 0xFFFF)]
-        if outside.size:  # the conversion would wrap them around
-            raise ValueError(f"dictionary: want symbols of 0 to 65535, got {outside[0]}")
-        object.__setattr__(self, "dictionary", _own(given, np.uint16))
-        wanted = (self.num_values if self.per_column else 1, 1 << self.code_bits)
-        if self.dictionary.shape != wanted:
-            raise ValueError(f"dictionary: want {list(wanted)}, got {list(self.dictionary.shape)}")
+        columns = self.num_values if self.per_column else 1
+        for name, shape in (("dictionary", (columns, 1 << self.code_bits)), ("escape_dictionary", (ESCAPE_SYMBOLS,))):
+            given = np.asarray(getattr(self, name))
+            outside = given[(given < 0) | (given > 0xFFFF)]
+            if outside.size:  # the conversion would wrap them around
+                raise ValueError(f"{name}: want symbols of 0 to 65535, got {outside[0]}")
+            if given.shape != shape:
+                raise ValueError(f"{name}: want {list(shape)}, got {list(given.shape)}")
+            object.__setattr__(self, name, _own(given, np.uint16))
         _ = self.native  # refuses parts that do not go together
 
     @property
@@ -160,11 +165,12 @@ class DictForm(Form):
 
     @property
     def nbytes(self) -> int:
-        return self.dictionary.nbytes
+        return self.dictionary.nbytes + self.escape_dictionary.nbytes
 
     @property
     def device_nbytes(self) -> int:
-        return self.dictionary.nbytes + len(self.dictionary) * (8 + (1 << self.symbol_bits))
+        per_column = 8 + (1 << self.symbol_bits)
+        return self.dictionary.nbytes + len(self.dictionary) * per_column + (1 << self.symbol_bits)
 
     def _make_on_device(self, device: torch.device) -> DeviceForm:
         columns, codes = self.dictionary.shape
@@ -177,11 +183,20 @@ class DictForm(Form):
         fits = codes <= 8 and self.symbol_bits <= 8
         if fits:
             packed[:, :codes] = used
-        tables = used.view(np.int16), packed.view(np.int64), code_of_symbol
+        escape_code_of_symbol = np.full(1 << self.symbol_bits, ESCAPE_SYMBOLS, np.uint8)
+        for code in reversed(range(ESCAPE_SYMBOLS)):  # the lowest code of a symbol stays
+            escape_code_of_symbol[self.escape_dictionary[code]] = code
+        tables = used.view(np.int16), packed.view(np.int64), code_of_symbol, escape_code_of_symbol
         tensors = tuple(torch.from_numpy(table.reshape(-1)).to(device) for table in tables)
-        layout = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "dictionary"}
+        parts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         native = _native.cuda().DeviceDictCodec(
-            dictionary=tensors[0], packed=tensors[1] if fits else None, code_of_symbol=tensors[2], **layout
+            **{
+                **parts,
+                "dictionary": tensors[0],
+                "packed": tensors[1] if fits else None,
+                "code_of_symbol": tensors[2],
+                "escape_code_of_symbol": tensors[3],
+            }
         )
         return DeviceForm(native, tensors)
 

@@ -18,6 +18,9 @@ from .reference import Bits, Bytes, Encoded, read_slots, to_bits, to_bytes, writ
 
 Values = npt.NDArray[np.uint64]
 
+ESCAPE_CODE_BITS = 3
+PLAIN_SYMBOL = 7  # the escape code of a symbol that is written out; lower ones are places in the escape dictionary
+
 
 class Cut(NamedTuple):
     """One way to cut values into symbols and low parts."""
@@ -28,14 +31,16 @@ class Cut(NamedTuple):
 
 
 class Coded(NamedTuple):
-    """codes, symbols, low: [n, num_values]. has_low, escapes: bool, the same shape.
-    has_payload: bool [n]."""
+    """codes, symbols, low, escape_codes: [n, num_values]; an escape code counts where escapes is True. has_low,
+    escapes, plain (escapes whose symbol is written out): bool, the same shape. has_payload: bool [n]."""
 
     codes: Values
     symbols: Values
     low: Values
+    escape_codes: Values
     has_low: Bits
     escapes: Bits
+    plain: Bits
     has_payload: Bits
 
 
@@ -65,9 +70,14 @@ def code(rows: Bytes, form: DictForm) -> Coded:
         codes[symbols == form.dictionary[:, at]] = at  # one dictionary for the row, or one per column
     if form.zero_code:
         codes[values == 0] = _num_symbols(form)
+    escapes = codes == _escape(form)
+    escape_codes = np.full(values.shape, PLAIN_SYMBOL, np.uint64)
+    for at in reversed(range(PLAIN_SYMBOL)):  # the lowest of a symbol's codes stays
+        escape_codes[symbols == form.escape_dictionary[at]] = at
     has_low = ~(values == 0) if form.zero_code else np.ones(values.shape, np.bool_)
     has_payload = np.all((values & _ones(form.trim_bits)) == 0, axis=1)
-    return Coded(codes, symbols, low, has_low, codes == _escape(form), has_payload)
+    plain = escapes & (escape_codes == PLAIN_SYMBOL)
+    return Coded(codes, symbols, low, escape_codes, has_low, escapes, plain, has_payload)
 
 
 def measure(rows: Bytes, form: DictForm) -> npt.NDArray[np.int32]:
@@ -79,11 +89,14 @@ def measure(rows: Bytes, form: DictForm) -> npt.NDArray[np.int32]:
 def payload_bytes(rows: Bytes, form: DictForm) -> int:
     """Bytes of all payloads, also where they are not below the row's. All rows must have one."""
     coded = code(rows, form)
-    if not coded.has_payload.all():
-        raise ValueError("rows: want rows that have a payload, got one whose trimmed bits are not 0")
-    low = sum(_ceil_bytes(int(values) * _low_bits(form)) for values in coded.has_low.sum(axis=1))
-    escaped = _symbol_bytes(form) * int(coded.escapes.sum())
-    return len(rows) * _ceil_bytes(form.num_values * form.code_bits) + low + escaped
+    escape_codes = sum(_ceil_bytes(int(escapes) * ESCAPE_CODE_BITS) for escapes in coded.escapes.sum(axis=1))
+    return _bytes_without_escape_codes(coded, form) + escape_codes
+
+
+def payload_bits(rows: Bytes, form: DictForm) -> int:
+    """What `fit` counts: as payload_bytes in bits, but each escape code as no more than its own."""
+    coded = code(rows, form)
+    return 8 * _bytes_without_escape_codes(coded, form) + ESCAPE_CODE_BITS * int(coded.escapes.sum())
 
 
 def payloads(rows: Bytes, form: DictForm) -> list[Bytes | None]:
@@ -93,8 +106,9 @@ def payloads(rows: Bytes, form: DictForm) -> list[Bytes | None]:
     for i in range(len(rows)):
         codes = to_bytes(_fields_to_bits(coded.codes[i], form.code_bits))
         low = to_bytes(_fields_to_bits(coded.low[i][coded.has_low[i]], _low_bits(form)))
-        escaped = to_bytes(_fields_to_bits(coded.symbols[i][coded.escapes[i]], 8 * _symbol_bytes(form)))
-        made.append(np.concatenate([codes, low, escaped]) if coded.has_payload[i] else None)
+        escape_codes = to_bytes(_fields_to_bits(coded.escape_codes[i][coded.escapes[i]], ESCAPE_CODE_BITS))
+        plain = to_bytes(_fields_to_bits(coded.symbols[i][coded.plain[i]], 8 * _symbol_bytes(form)))
+        made.append(np.concatenate([codes, low, escape_codes, plain]) if coded.has_payload[i] else None)
     return made
 
 
@@ -114,7 +128,8 @@ def decode(
 ) -> Bytes:
     """slots, bitmask, overflow: as from encode; ids: [m], None means all rows in order. Returns [m, row_bytes].
     Raises IndexError and FormatError as reference.decode does. Of a payload only the length is checked: bits that fill
-    up bytes are ignored, those above an escaped symbol too, and a symbol may be escaped although it has a code."""
+    up bytes are ignored, those above a plain symbol too; a symbol may be escaped although it has a code, have any of
+    its escape codes, and be plain although it has one."""
 
     def row_of(i: int, payload: Bytes) -> Bytes:
         return _decode_payload(i, payload, form)
@@ -124,20 +139,26 @@ def decode(
 
 
 def fit(rows: Bytes, value_bits: int, cuts: list[Cut]) -> DictForm:
-    """rows: [n, row_bytes], n >= 1. Tries every candidate on all rows and keeps the first with the fewest bytes of
-    payloads and dictionary; those of a dictionary per column, which symbols of more than 8 bits do not have, count 1/99
-    more, those of another cut than the first 1/199 more if the first moves the sign."""
-    best, best_cost = None, -1
-    for cut in cuts:
-        for zero_code, per_column, code_bits in _candidates(cut):
-            form = make_form(rows, value_bits, cut, code_bits, zero_code=zero_code, per_column=per_column)
-            cost = payload_bytes(rows, form) + form.dictionary.nbytes
-            cost *= (100 if per_column else 99) * (200 if cut != cuts[0] and cuts[0].sign_low else 199)
-            if best is None or cost < best_cost:
-                best, best_cost = form, cost
-    if best is None:
+    """rows: [n, row_bytes], n >= 1. Tries every candidate on all rows and keeps the first with the lowest cost: bits of
+    payloads, escape codes not rounded up to bytes, and of dictionaries. Those of a dictionary per column, which symbols
+    of more than 8 bits do not have, count 1/199 more, those of another cut than the first 1/199 more if the first moves
+    the sign."""
+    return fit_each(rows, value_bits, cuts)[0]
+
+
+def fit_each(rows: Bytes, value_bits: int, cuts: list[Cut]) -> list[DictForm]:
+    """As `fit`, but the best form for each code_bits, best first."""
+    best: dict[int, tuple[int, int, DictForm]] = {}
+    candidates = [(cut, *rest) for cut in cuts for rest in _candidates(cut)]
+    for order, (cut, zero_code, per_column, code_bits) in enumerate(candidates):
+        form = make_form(rows, value_bits, cut, code_bits, zero_code=zero_code, per_column=per_column)
+        cost = payload_bits(rows, form) + 8 * (form.dictionary.nbytes + form.escape_dictionary.nbytes)
+        cost *= (200 if per_column else 199) * (200 if cut != cuts[0] and cuts[0].sign_low else 199)
+        if code_bits not in best or cost < best[code_bits][0]:
+            best[code_bits] = cost, order, form
+    if not best:
         raise ValueError("fit: want at least one cut, got none")
-    return best
+    return [form for _, _, form in sorted(best.values(), key=lambda found: found[:2])]
 
 
 def make_form(
@@ -150,19 +171,23 @@ def make_form(
     per_column: bool = False,
     trim_bits: int | None = None,
 ) -> DictForm:
-    """The form with the best dictionary for these rows: the most frequent symbols, ties by the lower one; with a zero
-    code, all-0 values do not count. trim_bits: None means as many as are 0 in all values, leaving one bit below the
-    symbol."""
+    """The form with the best dictionaries for these rows: the most frequent symbols, ties by the lower one; with a zero
+    code, all-0 values do not count. In the escape dictionary those of the values, in all columns, that the dictionary
+    leaves without a code. trim_bits: None means as many as are 0 in all values, leaving one bit below the symbol."""
     values = _to_values(rows, value_bits)
     symbols, _ = split(values, value_bits, cut)
     counted = ~(zero_code & (values == 0))
     num_symbols = (1 << code_bits) - 1 - zero_code
     columns = (symbols.T, counted.T) if per_column else (symbols.reshape(1, -1), counted.reshape(1, -1))
     dictionary = np.zeros((len(columns[0]), 1 << code_bits), np.uint16)
+    escaped: list[Values] = []
     for at, (of_column, counts_here) in enumerate(zip(*columns, strict=True)):
-        counts = np.bincount(of_column[counts_here].astype(np.int64), minlength=1 << cut.symbol_bits)
-        ranked = np.lexsort((np.arange(len(counts)), -counts))[:num_symbols]
+        ranked = _most_frequent(of_column[counts_here], cut.symbol_bits, num_symbols)
         dictionary[at, : len(ranked)] = ranked
+        escaped.append(of_column[counts_here & ~np.isin(of_column, ranked)])
+    escape_dictionary = np.zeros(PLAIN_SYMBOL, np.uint16)
+    ranked = _most_frequent(np.concatenate(escaped), cut.symbol_bits, PLAIN_SYMBOL)
+    escape_dictionary[: len(ranked)] = ranked
     if trim_bits is None:
         trim_bits = _zero_bits(values, value_bits - cut.symbol_bits - 1)
     return DictForm(
@@ -175,6 +200,7 @@ def make_form(
         zero_code=zero_code,
         per_column=per_column,
         dictionary=dictionary,
+        escape_dictionary=escape_dictionary,
     )
 
 
@@ -189,18 +215,42 @@ def _decode_payload(i: int, payload: Bytes, form: DictForm) -> Bytes:
     has_low = codes != _num_symbols(form) if form.zero_code else np.ones(len(codes), np.bool_)
     escapes = codes == _escape(form)
     low_end = codes_end + _ceil_bytes(int(has_low.sum()) * _low_bits(form))
-    end = low_end + int(escapes.sum()) * _symbol_bytes(form)
+    escape_codes_end = low_end + _ceil_bytes(int(escapes.sum()) * ESCAPE_CODE_BITS)
+    refuse_below(escape_codes_end)
+    escape_codes = np.zeros(len(codes), np.uint64)
+    escape_codes[escapes] = _bits_to_fields(
+        to_bits(payload[low_end:escape_codes_end]), ESCAPE_CODE_BITS, int(escapes.sum())
+    )
+    plain = escapes & (escape_codes == PLAIN_SYMBOL)
+    end = escape_codes_end + int(plain.sum()) * _symbol_bytes(form)
     refuse_below(end)
     low = np.zeros(len(codes), np.uint64)
     low[has_low] = _bits_to_fields(to_bits(payload[codes_end:low_end]), _low_bits(form), int(has_low.sum()))
     symbols = np.zeros(len(codes), np.uint64)
-    escaped = _bits_to_fields(to_bits(payload[low_end:end]), 8 * _symbol_bytes(form), int(escapes.sum()))
-    symbols[escapes] = escaped & _ones(form.symbol_bits)
+    written = _bits_to_fields(to_bits(payload[escape_codes_end:end]), 8 * _symbol_bytes(form), int(plain.sum()))
+    symbols[plain] = written & _ones(form.symbol_bits)
+    for at in range(PLAIN_SYMBOL):
+        symbols[escapes & (escape_codes == at)] = form.escape_dictionary[at]
     for at in range(_num_symbols(form)):
         of_column = np.broadcast_to(form.dictionary[:, at], codes.shape)
         symbols[codes == at] = of_column[codes == at]
     values = join(symbols, low, form.value_bits, _cut(form))
     return values.astype(f"<u{form.value_bits // 8}").view(np.uint8)  # without low bits, both parts are 0
+
+
+def _bytes_without_escape_codes(coded: Coded, form: DictForm) -> int:
+    """Of the payloads of all rows, which must have one."""
+    if not coded.has_payload.all():
+        raise ValueError("rows: want rows that have a payload, got one whose trimmed bits are not 0")
+    low = sum(_ceil_bytes(int(values) * _low_bits(form)) for values in coded.has_low.sum(axis=1))
+    plain = _symbol_bytes(form) * int(coded.plain.sum())
+    return len(coded.codes) * _ceil_bytes(form.num_values * form.code_bits) + low + plain
+
+
+def _most_frequent(symbols: Values, symbol_bits: int, most: int) -> npt.NDArray[np.int64]:
+    """symbols: [n]. Up to `most` of all symbols of so many bits, the most frequent first, ties by the lower one."""
+    counts = np.bincount(symbols.astype(np.int64), minlength=1 << symbol_bits)
+    return np.lexsort((np.arange(len(counts)), -counts))[:most]
 
 
 def _candidates(cut: Cut) -> Iterator[tuple[bool, bool, int]]:

@@ -2,7 +2,7 @@
 """Writes the golden vectors, tests/golden/*.npz and tests/golden/dict/*.npz, with the oracle (ibp_gnn/reference.py and
 ibp_gnn/reference_dict.py).
 
-They pin version 1 of the byte format (csrc/core/format.h, csrc/core/dict_layout.h): every backend must write and read
+They pin version 2 of the byte format (csrc/core/format.h, csrc/core/dict_layout.h): every backend must write and read
 exactly these bytes. Run this only when the format's version changes; tests fail if the files differ from what it would
 write.
 """
@@ -23,7 +23,7 @@ from ibp_gnn.testing import special_rows
 
 GOLDEN_FOLDER = Path(__file__).resolve().parents[1] / "tests" / "golden"
 DICT_GOLDEN_FOLDER = GOLDEN_FOLDER / "dict"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 NUM_ROWS = 40  # more than one group of 32 bitmask bits
 
 

@@ -189,7 +189,7 @@ def test_verdicts():
     noisy = special_rows(torch.float32, 24, "random_bits", n=500)
     noise = analyze(noisy)
     hardly = analyze(torch.cat([torch.ones(500, 2), noisy[:, 2:]], dim=1))
-    assert worth.worth_it and worth.verdict.startswith("Compressing this data is worth it: codec 'dict' saves 14.")
+    assert worth.worth_it and worth.verdict.startswith("Compressing this data is worth it: codec 'dict' saves 15.")
     assert not hardly.worth_it and "hardly worth it" in hardly.verdict
     assert not noise.worth_it and noise.verdict == "Compressing this data is not worth it: no codec makes it smaller."
     little = analyze(torch.cat([torch.ones(500, 1), noisy[:, 1:]], dim=1))

@@ -65,7 +65,7 @@ def test_overflow_made_by_hand():
 def test_golden_files(golden):
     codec = golden.codec
     parts = codec.form.mask_bytes, codec.form.bitval_bytes, codec.form.chunk_bits
-    assert golden.format_version == _native.cpu.FORMAT_VERSION == 1
+    assert golden.format_version == _native.cpu.FORMAT_VERSION == 2
     assert_bitwise_equal(reference.measure(golden.rows, *parts), golden.payload_bytes)
     encoded = reference.encode(golden.rows, *parts, golden.slot_bytes)
     for name in ("slots", "bitmask", "overflow"):

@@ -27,10 +27,11 @@ IbpCodec BindIbpCodec(const CpuVector<const uint8_t>& mask, const CpuVector<cons
 
 DictCodec BindDictCodec(int32_t num_values, int32_t value_bits, int32_t symbol_bits, int32_t trim_bits,
                         int32_t code_bits, bool sign_low, bool zero_code, bool per_column,
-                        const CpuVector<const uint16_t>& dictionary) {
+                        const CpuVector<const uint16_t>& dictionary,
+                        const CpuVector<const uint16_t>& escape_dictionary) {
   const DictLayout layout =
       MakeDictLayout(num_values, value_bits, symbol_bits, trim_bits, code_bits, sign_low, zero_code, per_column);
-  return DictCodec(layout, dictionary.data(), Length(dictionary));
+  return DictCodec(layout, dictionary.data(), Length(dictionary), escape_dictionary.data(), Length(escape_dictionary));
 }
 
 void BindTables(const CpuVector<const uint8_t>& mask, const CpuVector<const uint8_t>& bitval, int64_t chunk_bits,
@@ -143,13 +144,13 @@ NB_MODULE(_cpu, m) {
           "__init__",
           [](DictCodec* self, int32_t num_values, int32_t value_bits, int32_t symbol_bits, int32_t trim_bits,
              int32_t code_bits, bool sign_low, bool zero_code, bool per_column,
-             const CpuVector<const uint16_t>& dictionary) {
+             const CpuVector<const uint16_t>& dictionary, const CpuVector<const uint16_t>& escape_dictionary) {
             new (self) DictCodec(BindDictCodec(num_values, value_bits, symbol_bits, trim_bits, code_bits, sign_low,
-                                               zero_code, per_column, dictionary));
+                                               zero_code, per_column, dictionary, escape_dictionary));
           },
           nb::kw_only(), nb::arg("num_values"), nb::arg("value_bits"), nb::arg("symbol_bits"), nb::arg("trim_bits"),
           nb::arg("code_bits"), nb::arg("sign_low"), nb::arg("zero_code"), nb::arg("per_column"),
-          nb::arg("dictionary").noconvert());
+          nb::arg("dictionary").noconvert(), nb::arg("escape_dictionary").noconvert());
   m.def("make_tables", &BindTables, nb::arg("mask").noconvert(), nb::arg("bitval").noconvert(), nb::arg("chunk_bits"),
         nb::arg("tables").noconvert());
   m.def("count_ones", &BindCountOnes, nb::arg("rows").noconvert(), nb::arg("ones").noconvert(), nb::arg("threads"));

@@ -2,6 +2,7 @@
 // current device; nothing here synchronises.
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "bind/ndarrays.h"
@@ -35,7 +36,9 @@ DeviceDictCodec MakeDeviceDictCodec(int32_t num_values, int32_t value_bits, int3
                                     int32_t code_bits, bool sign_low, bool zero_code, bool per_column,
                                     const CudaVector<const int16_t>& dictionary,
                                     const std::optional<CudaVector<const int64_t>>& packed,
-                                    const CudaVector<const uint8_t>& code_of_symbol) {
+                                    const CudaVector<const uint8_t>& code_of_symbol,
+                                    const Vector<const uint16_t, nb::device::cpu>& escape_dictionary,
+                                    const CudaVector<const uint8_t>& escape_code_of_symbol) {
   DeviceDictCodec codec;
   codec.layout =
       MakeDictLayout(num_values, value_bits, symbol_bits, trim_bits, code_bits, sign_low, zero_code, per_column);
@@ -46,6 +49,10 @@ DeviceDictCodec MakeDeviceDictCodec(int32_t num_values, int32_t value_bits, int3
   codec.dictionary_dev = reinterpret_cast<const uint16_t*>(dictionary.data());
   codec.packed_dev = packed ? reinterpret_cast<const uint64_t*>(packed->data()) : nullptr;
   codec.code_of_symbol_dev = code_of_symbol.data();
+  CheckEqual("escape_dictionary entries", int64_t{kPlainSymbol}, Length(escape_dictionary));
+  CheckEqual("escape_code_of_symbol", int64_t{1} << symbol_bits, Length(escape_code_of_symbol));
+  std::copy_n(escape_dictionary.data(), kPlainSymbol, codec.escape_dictionary);
+  codec.escape_code_of_symbol_dev = escape_code_of_symbol.data();
   return codec;
 }
 
@@ -236,15 +243,18 @@ NB_MODULE(_cuda, m) {
           [](DeviceDictCodec* self, int32_t num_values, int32_t value_bits, int32_t symbol_bits, int32_t trim_bits,
              int32_t code_bits, bool sign_low, bool zero_code, bool per_column,
              const CudaVector<const int16_t>& dictionary, const std::optional<CudaVector<const int64_t>>& packed,
-             const CudaVector<const uint8_t>& code_of_symbol) {
-            new (self)
-                DeviceDictCodec(MakeDeviceDictCodec(num_values, value_bits, symbol_bits, trim_bits, code_bits, sign_low,
-                                                    zero_code, per_column, dictionary, packed, code_of_symbol));
+             const CudaVector<const uint8_t>& code_of_symbol,
+             const Vector<const uint16_t, nb::device::cpu>& escape_dictionary,
+             const CudaVector<const uint8_t>& escape_code_of_symbol) {
+            new (self) DeviceDictCodec(MakeDeviceDictCodec(num_values, value_bits, symbol_bits, trim_bits, code_bits,
+                                                           sign_low, zero_code, per_column, dictionary, packed,
+                                                           code_of_symbol, escape_dictionary, escape_code_of_symbol));
           },
           nb::kw_only(), nb::arg("num_values"), nb::arg("value_bits"), nb::arg("symbol_bits"), nb::arg("trim_bits"),
           nb::arg("code_bits"), nb::arg("sign_low"), nb::arg("zero_code"), nb::arg("per_column"),
           nb::arg("dictionary").noconvert(), nb::arg("packed").noconvert().none(),
-          nb::arg("code_of_symbol").noconvert());
+          nb::arg("code_of_symbol").noconvert(), nb::arg("escape_dictionary").noconvert(),
+          nb::arg("escape_code_of_symbol").noconvert());
   m.def("copy_rows", &BindCopyRows, nb::arg("rows"), nb::arg("ids").noconvert(),
         nb::arg("positions").noconvert().none(), nb::arg("out").noconvert(), nb::arg("max_blocks"), nb::arg("stream"),
         "Gathers uncompressed rows; ids are not checked. For benchmarks.");

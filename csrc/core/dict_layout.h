@@ -4,7 +4,10 @@
 //
 //   payload = [codes: num_values codes of code_bits bits, then 0 bits up to a whole byte]
 //             [low bits: low_bits bits of each value that has them, in order, then 0 bits up to a whole byte]
-//             [escaped symbols: symbol_bytes bytes each, little endian, in order]
+//             [escape codes: kEscapeCodeBits bits of each value whose code is the escape, in order, then 0 bits up to a
+//              whole byte]
+//             [plain symbols: symbol_bytes bytes of each value whose escape code is kPlainSymbol, little endian, in
+//              order]
 //
 // A value of value_bits bits is cut into symbol and low part. With sign_low (floats), the symbol is the symbol_bits
 // bits below the top bit, and the top bit goes below the rest of the low part: then [symbol][low part] is the value
@@ -12,9 +15,11 @@
 // are 0 and are not stored; a row where they are not has no payload.
 //
 // Codes 0 .. num_symbols - 1 stand for the symbols of the dictionary: one for the whole row, or one per column. With
-// zero_code, code num_symbols means a value whose bits are all 0, which has no low bits in the payload; code
-// 2^code_bits - 1 means that the symbol is found among the escaped ones. A symbol in the dictionary is always written
-// with its code, and with zero_code an all-0 value always with the zero code, so that each row has one payload.
+// zero_code, code num_symbols means a value whose bits are all 0, which has no low bits in the payload. Code
+// 2^code_bits - 1 is the escape: the value's escape code stands for a symbol of the escape dictionary, which the
+// whole row shares, or is kPlainSymbol: the symbol is written out. A symbol in the dictionary is always written with
+// its code, one in the escape dictionary with its lowest escape code, and with zero_code an all-0 value always with the
+// zero code, so that each row has one payload.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +32,8 @@ namespace ibp {
 
 constexpr int kMaxCodeBits = 4;
 constexpr int kMaxSymbolBits = 16;
+constexpr int kEscapeCodeBits = 3;
+constexpr int kPlainSymbol = (1 << kEscapeCodeBits) - 1;  // also the number of symbols in the escape dictionary
 
 struct DictLayout {
   int32_t row_bytes = 0;
@@ -49,16 +56,19 @@ struct DictLayout {
   IBP_HOST_DEVICE int32_t LowBytes(int32_t values) const {
     return static_cast<int32_t>((int64_t{values} * low_bits() + 7) / 8);
   }
-  IBP_HOST_DEVICE int32_t PayloadBytes(int32_t values_with_low, int32_t escapes) const {
-    return codes_bytes() + LowBytes(values_with_low) + escapes * symbol_bytes();
+  IBP_HOST_DEVICE static int32_t EscapeBytes(int32_t escapes) {
+    return static_cast<int32_t>((int64_t{escapes} * kEscapeCodeBits + 7) / 8);
+  }
+  IBP_HOST_DEVICE int32_t PayloadBytes(int32_t values_with_low, int32_t escapes, int32_t plain_symbols) const {
+    return codes_bytes() + LowBytes(values_with_low) + EscapeBytes(escapes) + plain_symbols * symbol_bytes();
   }
   // Entries of the dictionary table: 2^code_bits per column, or for the row; unused ones are 0.
   int64_t dictionary_entries() const { return int64_t{per_column ? num_values : 1} << code_bits; }
 };
 
-// The longest payload of any row, escapes everywhere.
+// The longest payload of any row, plain symbols everywhere.
 IBP_HOST_DEVICE int64_t DictPayloadBound(const DictLayout& layout) {
-  return int64_t{layout.codes_bytes()} + layout.LowBytes(layout.num_values) +
+  return int64_t{layout.codes_bytes()} + layout.LowBytes(layout.num_values) + layout.EscapeBytes(layout.num_values) +
          int64_t{layout.num_values} * layout.symbol_bytes();
 }
 

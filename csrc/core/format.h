@@ -28,7 +28,7 @@
 
 namespace ibp {
 
-constexpr int32_t kFormatVersion = 1;
+constexpr int32_t kFormatVersion = 2;
 constexpr int64_t kSlackBytes = 64;
 constexpr int32_t kOverflowIndexBytes = 4;
 constexpr int32_t kMinChunkBits = 8;

@@ -27,16 +27,23 @@ IbpCodec::IbpCodec(const uint8_t* mask_bytes, const uint8_t* bitval_bytes, int64
   sparse = 8 * keeping <= num_groups && layout.chunk_bits <= 64;
 }
 
-DictCodec::DictCodec(const DictLayout& layout_, const uint16_t* dictionary_, int64_t entries)
+DictCodec::DictCodec(const DictLayout& layout_, const uint16_t* dictionary_, int64_t entries,
+                     const uint16_t* escape_dictionary_, int64_t escape_entries)
     : RowCodec(CodecKind::kDict), layout(layout_) {
   CheckEqual("dictionary entries", layout.dictionary_entries(), entries);
+  CheckEqual("escape_dictionary entries", int64_t{kPlainSymbol}, escape_entries);
   row_bytes = layout.row_bytes;
-  scratch_words = 1;
+  scratch_words = 2;
   dictionary.assign(dictionary_, dictionary_ + entries);
   const int64_t columns = layout.per_column ? layout.num_values : 1;
   if (layout.per_column && layout.symbol_bits > 8) {
     Throw<ArgumentError>("symbol_bits of a dictionary per column: want at most 8, got ", layout.symbol_bits);
   }
+  auto check_symbol = [&](const char* what, uint16_t symbol) {
+    if (symbol >> layout.symbol_bits) {
+      Throw<ArgumentError>(what, ": want symbols of ", layout.symbol_bits, " bits, got ", symbol);
+    }
+  };
   code_of_symbol.assign(static_cast<size_t>(columns << layout.symbol_bits), static_cast<uint8_t>(layout.escape()));
   for (int64_t column = 0; column < columns; ++column) {
     for (int32_t code = 0; code < (1 << layout.code_bits); ++code) {
@@ -45,13 +52,19 @@ DictCodec::DictCodec(const DictLayout& layout_, const uint16_t* dictionary_, int
         symbol = 0;
         continue;
       }
-      if (symbol >> layout.symbol_bits) {
-        Throw<ArgumentError>("dictionary: want symbols of ", layout.symbol_bits, " bits, got ", symbol);
-      }
+      check_symbol("dictionary", symbol);
       uint8_t& known = code_of_symbol[static_cast<size_t>((column << layout.symbol_bits) + symbol)];
       if (known != layout.escape()) Throw<ArgumentError>("dictionary: want distinct symbols, got ", symbol, " twice");
       known = static_cast<uint8_t>(code);
     }
+  }
+  escape_code_of_symbol.assign(size_t{1} << layout.symbol_bits, kPlainSymbol);
+  for (int code = kPlainSymbol - 1; code >= 0; --code) {  // the lowest code of a symbol stays
+    const uint16_t symbol = escape_dictionary_[code];
+    check_symbol("escape_dictionary", symbol);
+    escape_dictionary[code] = symbol;
+    escape_symbols[code] = static_cast<uint8_t>(symbol);
+    escape_code_of_symbol[symbol] = static_cast<uint8_t>(code);
   }
   // SIMD code loads 32 bits at the last entries.
   dictionary.push_back(0);

@@ -78,31 +78,29 @@ struct DictEncodeAvx2 {
     for (; i + kValues <= layout.num_values; i += kValues) {
       const Group group = Look(row + static_cast<int64_t>(i) * sizeof(Word), offsets);
       if (!group.fits) return false;
-      planes.escapes += Isa::Count(static_cast<uint64_t>(group.escapes));
+      if (group.escapes) CountEscapes(codec, group, planes);
       planes.values_with_low += kValues - Isa::Count(static_cast<uint64_t>(group.zeros));
       offsets = _mm256_add_epi32(offsets, column_step);
     }
     return DictValues<Isa, Word>::PlanRest(codec, row, i, planes);
   }
 
-  void Encode(const DictCodec& codec, const uint8_t* row, int64_t tail_start, uint8_t* payload) const {
-    BitWriter codes{payload}, low{payload + layout.codes_bytes()};
-    uint8_t* tail = payload + tail_start;
+  void Encode(const DictCodec& codec, const uint8_t* row, DictWriter out) const {
     const uint64_t code_mask = FieldLowBits<uint64_t>(8) * LowMask<uint64_t>(layout.code_bits);
     __m256i offsets = column_offset;
     int32_t i = 0;
     for (; i + kValues <= layout.num_values; i += kValues) {
       const Group group = Look(row + static_cast<int64_t>(i) * sizeof(Word), offsets);
-      codes.Put(Isa::Extract(AsBytes(group.codes), code_mask), kValues * layout.code_bits);
+      out.codes.Put(Isa::Extract(AsBytes(group.codes), code_mask), kValues * layout.code_bits);
       if (group.zeros) {
-        PutNonZeros(group, low);
+        PutNonZeros(group, out.low);
       } else {
-        PutAll(group, low);
+        PutAll(group, out.low);
       }
-      if (group.escapes) tail = PutEscapes(group, tail);
+      if (group.escapes) ForEscapes(group, [&](uint32_t symbol) { out.PutEscape(codec, symbol); });
       offsets = _mm256_add_epi32(offsets, column_step);
     }
-    DictValues<Isa, Word>::EncodeRest(codec, row, i, codes, low, tail);
+    DictValues<Isa, Word>::EncodeRest(codec, row, i, out);
   }
 
  private:
@@ -132,15 +130,19 @@ struct DictEncodeAvx2 {
     }
   }
 
-  uint8_t* PutEscapes(const Group& group, uint8_t* tail) const {
+  template <typename Body>
+  static void ForEscapes(const Group& group, const Body& body) {
     alignas(32) uint32_t symbols[kValues];
     _mm256_store_si256(reinterpret_cast<__m256i*>(symbols), group.symbols);
     for (int mask = group.escapes; mask; mask &= mask - 1) {
-      const size_t bytes = static_cast<size_t>(layout.symbol_bytes());
-      std::memcpy(tail, &symbols[__builtin_ctz(static_cast<unsigned>(mask))], bytes);
-      tail += bytes;
+      body(symbols[__builtin_ctz(static_cast<unsigned>(mask))]);
     }
-    return tail;
+  }
+
+  static void CountEscapes(const DictCodec& codec, const Group& group, DictPlanes& planes) {
+    planes.escapes += Isa::Count(static_cast<uint64_t>(group.escapes));
+    ForEscapes(group,
+               [&](uint32_t symbol) { planes.plain_symbols += codec.escape_code_of_symbol[symbol] == kPlainSymbol; });
   }
 };
 
@@ -157,18 +159,18 @@ struct DictRowEncodeAvx2 {
     } else {
       return DictRow<Isa>::Measure(any, row, scratch);
     }
-    scratch[0] = static_cast<uint64_t>(planes.tail);
+    SavePlanes(planes, scratch);
     return has_payload ? static_cast<int32_t>(planes.bytes) : codec.row_bytes;
   }
 
   static void Encode(const RowCodec& any, const uint8_t* row, const uint64_t* scratch, uint8_t* payload,
                      int32_t payload_bytes) {
     const DictCodec& codec = static_cast<const DictCodec&>(any);
-    const int64_t tail = static_cast<int64_t>(scratch[0]);
+    const DictWriter out(codec.layout, scratch, payload);
     if (codec.layout.value_bits == 32 && DictEncodeAvx2<Isa, uint32_t>::Serves(codec)) {
-      DictEncodeAvx2<Isa, uint32_t>(codec).Encode(codec, row, tail, payload);
+      DictEncodeAvx2<Isa, uint32_t>(codec).Encode(codec, row, out);
     } else if (codec.layout.value_bits == 16 && DictEncodeAvx2<Isa, uint16_t>::Serves(codec)) {
-      DictEncodeAvx2<Isa, uint16_t>(codec).Encode(codec, row, tail, payload);
+      DictEncodeAvx2<Isa, uint16_t>(codec).Encode(codec, row, out);
     } else {
       DictRow<Isa>::Encode(any, row, scratch, payload, payload_bytes);
     }

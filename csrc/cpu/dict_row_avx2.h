@@ -29,16 +29,14 @@ struct DictRowAvx2 : DictRow<Isa> {
     planes.values_with_low = layout.num_values;
     SetPlanes(layout, planes);
     if (planes.bytes > limit_bytes) return false;
-    const int64_t most_escapes = (limit_bytes - planes.bytes) / layout.symbol_bytes();
-    const uint8_t* tail = payload + planes.tail;
+    Escapes escapes(codec, payload, planes.escape_codes, limit_bytes);
     const bool whole_bytes = layout.symbol_bits == 8 && layout.trim_bits == 0 && layout.sign_low && !layout.per_column;
     if (layout.value_bits == 16) {
-      return whole_bytes ? DecodeBfloat16(codec, payload, tail, most_escapes, row)
-                         : Decode16(codec, payload, tail, most_escapes, row);
+      return whole_bytes ? DecodeBfloat16(codec, payload, escapes, row) : Decode16(codec, payload, escapes, row);
     }
-    if (whole_bytes) return DecodeFloat32(codec, payload, tail, most_escapes, row);
-    return layout.per_column ? Decode32<true>(codec, payload, tail, most_escapes, row)
-                             : Decode32<false>(codec, payload, tail, most_escapes, row);
+    if (whole_bytes) return DecodeFloat32(codec, payload, escapes, row);
+    return layout.per_column ? Decode32<true>(codec, payload, escapes, row)
+                             : Decode32<false>(codec, payload, escapes, row);
   }
 
   // The codes of values [first, first + kGroup), one in each byte.
@@ -47,61 +45,120 @@ struct DictRowAvx2 : DictRow<Isa> {
     return Isa::Deposit(packed, FieldLowBits<uint64_t>(8) * LowMask<uint64_t>(code_bits));
   }
 
+  static __m256i FromBytes(uint64_t bytes) {
+    return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(bytes)));
+  }
+
   static __m128i SharedDictionary(const DictCodec& codec) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(codec.shared_symbols));
   }
 
-  static int EscapeMask(__m128i codes, int escape) {
-    return _mm_movemask_epi8(_mm_cmpeq_epi8(codes, _mm_set1_epi8(static_cast<char>(escape))));
-  }
+  // The symbols of the escaped values, taken group by group; symbols of at most 8 bits.
+  class Escapes {
+   public:
+    Escapes(const DictCodec& codec, const uint8_t* payload, int64_t escape_codes, int64_t limit_bytes)
+        : codec_(codec),
+          payload_(payload),
+          limit_bytes_(limit_bytes),
+          bit_(8 * escape_codes),
+          escape_(FieldLowBits<uint64_t>(8) * static_cast<uint64_t>(codec.layout.escape())),
+          symbols_(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codec.escape_symbols))) {}
 
-  // Adds the escaped symbols of a group of values to what was written for them, where they are 0 so far.
-  template <typename Word>
-  static bool AddEscapes(int mask, const DictLayout& layout, const uint8_t* tail, int64_t most_escapes, int64_t& taken,
-                         uint8_t* values) {
-    const int below = layout.value_bits - layout.symbol_bits - (layout.sign_low ? 1 : 0);
-    for (; mask; mask &= mask - 1) {
-      if (taken == most_escapes) return false;
-      const uint32_t symbol = tail[taken++] & LowMask<uint32_t>(layout.symbol_bits);
-      uint8_t* value = values + sizeof(Word) * static_cast<size_t>(__builtin_ctz(static_cast<unsigned>(mask)));
-      const Word with_symbol = static_cast<Word>(Load<Word>(value) | (symbol << below));
-      std::memcpy(value, &with_symbol, sizeof(Word));
+    // codes: of a group, a byte each; those outside the mask `valid` are none. Puts the symbols of the escaped ones
+    // into their bytes of `symbols`, where the others get 0. Returns false if the payload does not have them.
+    bool Take(uint64_t codes, uint64_t valid, uint64_t& symbols) {
+      symbols = 0;
+      const __m128i equal = _mm_cmpeq_epi8(AsVector(codes), AsVector(escape_));
+      const uint64_t escaped = AsWord(equal) & valid;
+      if (escaped == 0) return true;
+      const int64_t first = bit_;
+      bit_ += kEscapeCodeBits * (Isa::Count(escaped) / 8);
+      if (bit_ > 8 * limit_bytes_) return false;
+      const uint64_t packed = Load<uint64_t>(payload_ + first / 8) >> (first % 8);
+      const __m128i escape_codes = AsVector(Isa::Deposit(packed, escaped & kEscapeCodeMask));
+      symbols = AsWord(_mm_shuffle_epi8(symbols_, escape_codes)) & escaped;
+      const uint64_t plain = AsWord(_mm_cmpeq_epi8(escape_codes, AsVector(kEscapeCodeMask))) & escaped;
+      return plain == 0 || TakePlain(plain, symbols);
     }
-    return true;
-  }
 
-  // Calls group(first, out) for every group of values of the row: it writes kGroup values to out and returns which of
-  // them are escaped. The row's last group may be shorter; it goes through a buffer.
+   private:
+    static constexpr uint64_t kEscapeCodeMask = FieldLowBits<uint64_t>(8) * kPlainSymbol;
+
+    static __m128i AsVector(uint64_t bytes) { return _mm_cvtsi64_si128(static_cast<int64_t>(bytes)); }
+    static uint64_t AsWord(__m128i bytes) { return static_cast<uint64_t>(_mm_cvtsi128_si64(bytes)); }
+
+    // The symbols that are written out, for the bytes of the mask `plain`, whose escape dictionary entry is 0.
+    bool TakePlain(uint64_t plain, uint64_t& symbols) {
+      if (next_plain_ < 0) next_plain_ = PlainStart();
+      while (plain) {
+        if (next_plain_ >= limit_bytes_) return false;
+        const int shift = __builtin_ctzll(plain);
+        const uint8_t symbol = payload_[next_plain_++] & LowMask<uint8_t>(codec_.layout.symbol_bits);
+        symbols |= uint64_t{symbol} << shift;
+        plain ^= uint64_t{0xff} << shift;
+      }
+      return true;
+    }
+
+    // They are few, and most rows have none, so that the row's escapes are not counted until one comes.
+    int64_t PlainStart() const {
+      const DictLayout& layout = codec_.layout;
+      DictPlanes planes;
+      planes.values_with_low = layout.num_values;
+      for (int32_t i = 0; i < layout.num_values; ++i) {
+        planes.escapes += CodeAt(payload_, i, layout.code_bits) == layout.escape();
+      }
+      SetPlanes(layout, planes);
+      return planes.plain;
+    }
+
+    const DictCodec& codec_;
+    const uint8_t* payload_;
+    int64_t limit_bytes_, bit_;
+    int64_t next_plain_ = -1;
+    uint64_t escape_;
+    __m128i symbols_;
+  };
+
+  // Calls group(first, valid, out) for every group of values of the row: it writes kGroup values to out, of which the
+  // row has those whose bytes are in `valid`, and returns false for a damaged payload. The row's last group may be
+  // shorter; it goes through a buffer.
   template <typename Word, typename Group>
-  static bool ForGroups(const DictLayout& layout, const uint8_t* tail, int64_t most_escapes, uint8_t* row,
-                        const Group& group) {
-    int64_t taken = 0;
+  static bool ForGroups(const DictLayout& layout, uint8_t* row, const Group& group) {
     int32_t first = 0;
     for (; first + kGroup <= layout.num_values; first += kGroup, row += kGroup * sizeof(Word)) {
-      const int escapes = group(first, row);
-      if (escapes && !AddEscapes<Word>(escapes, layout, tail, most_escapes, taken, row)) return false;
+      if (!group(first, ~uint64_t{0}, row)) return false;
     }
     if (const int left = layout.num_values - first) {
       uint8_t values[kGroup * sizeof(Word)];
-      const int escapes = group(first, values) & static_cast<int>(LowMask<uint32_t>(left));
-      if (escapes && !AddEscapes<Word>(escapes, layout, tail, most_escapes, taken, values)) return false;
+      if (!group(first, LowMask<uint64_t>(8 * left), values)) return false;
       std::memcpy(row, values, sizeof(Word) * static_cast<size_t>(left));
     }
     return true;
   }
 
+  // The symbols of a group with a shared dictionary, a byte each in the lower half.
+  static bool SharedSymbols(const DictCodec& codec, const uint8_t* payload, __m128i dictionary, int32_t first,
+                            uint64_t valid, Escapes& escapes, __m128i& symbols) {
+    const uint64_t codes = Codes(payload, first, codec.layout.code_bits);
+    uint64_t escaped;
+    if (!escapes.Take(codes, valid, escaped)) return false;
+    symbols = _mm_or_si128(_mm_shuffle_epi8(dictionary, _mm_cvtsi64_si128(static_cast<int64_t>(codes))),
+                           _mm_cvtsi64_si128(static_cast<int64_t>(escaped)));
+    return true;
+  }
+
   // float32 with a shared dictionary: 8-bit symbols, 24 low bits, so that every shift is known beforehand.
-  static bool DecodeFloat32(const DictCodec& codec, const uint8_t* payload, const uint8_t* tail, int64_t most_escapes,
-                            uint8_t* row) {
+  static bool DecodeFloat32(const DictCodec& codec, const uint8_t* payload, Escapes& escapes, uint8_t* row) {
     const DictLayout& layout = codec.layout;
-    const int code_bits = layout.code_bits;
     const __m128i dictionary = SharedDictionary(codec);
     const __m256i shuffle = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codec.low_shuffle));
     const __m256i low_mask = _mm256_set1_epi32(0x00ffffff);
     const uint8_t* low_plane = payload + layout.codes_bytes();
-    return ForGroups<uint32_t>(layout, tail, most_escapes, row, [&](int32_t first, uint8_t* out) {
-      const __m128i codes = _mm_cvtsi64_si128(static_cast<int64_t>(Codes(payload, first, code_bits)));
-      const __m256i symbols = _mm256_cvtepu8_epi32(_mm_shuffle_epi8(dictionary, codes));
+    return ForGroups<uint32_t>(layout, row, [&](int32_t first, uint64_t valid, uint8_t* out) {
+      __m128i bytes;
+      if (!SharedSymbols(codec, payload, dictionary, first, valid, escapes, bytes)) return false;
+      const __m256i symbols = _mm256_cvtepu8_epi32(bytes);
       const uint8_t* group = low_plane + first * 3;
       const __m256i packed = _mm256_set_m128i(_mm_loadu_si128(reinterpret_cast<const __m128i*>(group + 12)),
                                               _mm_loadu_si128(reinterpret_cast<const __m128i*>(group)));
@@ -110,30 +167,28 @@ struct DictRowAvx2 : DictRow<Isa> {
       const __m256i rotated = _mm256_or_si256(low, _mm256_slli_epi32(symbols, 24));
       const __m256i value = _mm256_or_si256(_mm256_srli_epi32(rotated, 1), _mm256_slli_epi32(rotated, 31));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), value);
-      return EscapeMask(codes, layout.escape()) & 0xff;
+      return true;
     });
   }
 
   // bfloat16 with a shared dictionary: 8-bit symbols, 8 low bits.
-  static bool DecodeBfloat16(const DictCodec& codec, const uint8_t* payload, const uint8_t* tail, int64_t most_escapes,
-                             uint8_t* row) {
+  static bool DecodeBfloat16(const DictCodec& codec, const uint8_t* payload, Escapes& escapes, uint8_t* row) {
     const DictLayout& layout = codec.layout;
-    const int code_bits = layout.code_bits;
     const __m128i dictionary = SharedDictionary(codec);
     const uint8_t* low_plane = payload + layout.codes_bytes();
-    return ForGroups<uint16_t>(layout, tail, most_escapes, row, [&](int32_t first, uint8_t* out) {
-      const __m128i codes = _mm_cvtsi64_si128(static_cast<int64_t>(Codes(payload, first, code_bits)));
+    return ForGroups<uint16_t>(layout, row, [&](int32_t first, uint64_t valid, uint8_t* out) {
+      __m128i symbols;
+      if (!SharedSymbols(codec, payload, dictionary, first, valid, escapes, symbols)) return false;
       const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(low_plane + first));
-      const __m128i rotated = _mm_unpacklo_epi8(low, _mm_shuffle_epi8(dictionary, codes));
+      const __m128i rotated = _mm_unpacklo_epi8(low, symbols);
       const __m128i value = _mm_or_si128(_mm_srli_epi16(rotated, 1), _mm_slli_epi16(rotated, 15));
       _mm_storeu_si128(reinterpret_cast<__m128i*>(out), value);
-      return EscapeMask(codes, layout.escape()) & 0xff;
+      return true;
     });
   }
 
   template <bool kPerColumn>
-  static bool Decode32(const DictCodec& codec, const uint8_t* payload, const uint8_t* tail, int64_t most_escapes,
-                       uint8_t* row) {
+  static bool Decode32(const DictCodec& codec, const uint8_t* payload, Escapes& escapes, uint8_t* row) {
     const DictLayout& layout = codec.layout;
     const int low_bits = layout.low_bits(), code_bits = layout.code_bits;
     const int below = 32 - layout.symbol_bits - (layout.sign_low ? 1 : 0);
@@ -149,17 +204,21 @@ struct DictRowAvx2 : DictRow<Isa> {
     const int* entries = reinterpret_cast<const int*>(codec.dictionary.data());
     const uint8_t* low_plane = payload + layout.codes_bytes();
     const int second_half = 4 * low_bits / 8;
-    return ForGroups<uint32_t>(layout, tail, most_escapes, row, [&](int32_t first, uint8_t* out) {
-      const __m128i codes = _mm_cvtsi64_si128(static_cast<int64_t>(Codes(payload, first, code_bits)));
+    return ForGroups<uint32_t>(layout, row, [&](int32_t first, uint64_t valid, uint8_t* out) {
       __m256i symbols;
       if constexpr (kPerColumn) {
+        const uint64_t codes = Codes(payload, first, code_bits);
+        uint64_t escaped;
+        if (!escapes.Take(codes, valid, escaped)) return false;
         // 16-bit entries, loaded as 32 bits.
         const __m256i columns = _mm256_add_epi32(_mm256_set1_epi32(first), lanes);
-        const __m256i entry = _mm256_add_epi32(_mm256_slli_epi32(columns, code_bits), _mm256_cvtepu8_epi32(codes));
+        const __m256i entry = _mm256_add_epi32(_mm256_slli_epi32(columns, code_bits), FromBytes(codes));
         symbols = _mm256_i32gather_epi32(entries, _mm256_min_epi32(entry, last_entry), 2);
-        symbols = _mm256_and_si256(symbols, _mm256_set1_epi32(0xffff));
+        symbols = _mm256_or_si256(_mm256_and_si256(symbols, _mm256_set1_epi32(0xffff)), FromBytes(escaped));
       } else {
-        symbols = _mm256_cvtepu8_epi32(_mm_shuffle_epi8(dictionary, codes));
+        __m128i bytes;
+        if (!SharedSymbols(codec, payload, dictionary, first, valid, escapes, bytes)) return false;
+        symbols = _mm256_cvtepu8_epi32(bytes);
       }
       const uint8_t* group = low_plane + first / kGroup * low_bits;
       const __m256i packed = _mm256_set_m128i(_mm_loadu_si128(reinterpret_cast<const __m128i*>(group + second_half)),
@@ -171,14 +230,13 @@ struct DictRowAvx2 : DictRow<Isa> {
           _mm256_or_si256(_mm256_or_si256(_mm256_sll_epi32(_mm256_srl_epi32(low, sign_bits), trim_count), sign),
                           _mm256_sll_epi32(symbols, below_count));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), value);
-      return EscapeMask(codes, layout.escape()) & 0xff;
+      return true;
     });
   }
 
-  static bool Decode16(const DictCodec& codec, const uint8_t* payload, const uint8_t* tail, int64_t most_escapes,
-                       uint8_t* row) {
+  static bool Decode16(const DictCodec& codec, const uint8_t* payload, Escapes& escapes, uint8_t* row) {
     const DictLayout& layout = codec.layout;
-    const int low_bits = layout.low_bits(), code_bits = layout.code_bits;
+    const int low_bits = layout.low_bits();
     const int below = 16 - layout.symbol_bits - (layout.sign_low ? 1 : 0);
     const __m128i dictionary = SharedDictionary(codec);
     const uint64_t spread = FieldLowBits<uint64_t>(16) * LowMask<uint64_t>(low_bits);
@@ -187,9 +245,10 @@ struct DictRowAvx2 : DictRow<Isa> {
     const __m128i sign_mask = _mm_set1_epi16(layout.sign_low ? INT16_MIN : 0);
     const uint8_t* low_plane = payload + layout.codes_bytes();
     const int second_half = 4 * low_bits;
-    return ForGroups<uint16_t>(layout, tail, most_escapes, row, [&](int32_t first, uint8_t* out) {
-      const __m128i codes = _mm_cvtsi64_si128(static_cast<int64_t>(Codes(payload, first, code_bits)));
-      const __m128i symbols = _mm_cvtepu8_epi16(_mm_shuffle_epi8(dictionary, codes));
+    return ForGroups<uint16_t>(layout, row, [&](int32_t first, uint64_t valid, uint8_t* out) {
+      __m128i symbols;
+      if (!SharedSymbols(codec, payload, dictionary, first, valid, escapes, symbols)) return false;
+      symbols = _mm_cvtepu8_epi16(symbols);
       const uint8_t* group = low_plane + first / kGroup * low_bits;
       // 4 * 14 bits and a remainder of 4 fit the 8 bytes.
       const uint64_t half0 = Isa::Deposit(Load<uint64_t>(group), spread);
@@ -199,7 +258,7 @@ struct DictRowAvx2 : DictRow<Isa> {
       const __m128i value = _mm_or_si128(_mm_or_si128(_mm_sll_epi16(_mm_srl_epi16(low, sign_bits), trim_count), sign),
                                          _mm_sll_epi16(symbols, below_count));
       _mm_storeu_si128(reinterpret_cast<__m128i*>(out), value);
-      return EscapeMask(codes, layout.escape()) & 0xff;
+      return true;
     });
   }
 

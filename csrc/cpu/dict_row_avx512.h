@@ -1,6 +1,7 @@
 // Codec "dict" with AVX-512 (VBMI and VBMI2): decodes float32, 16 values at a time, and bfloat16, 32 at a time, without
 // a branch. Codes of up to 3 bits go straight to the byte where their symbol belongs, one shuffle turns them into
-// symbols, and an expansion of the row's tail puts the escaped ones among them. Everything else takes dict_row_avx2.h.
+// symbols, and an expansion puts the escaped ones among them, which come from the escape codes in the same way.
+// Everything else takes dict_row_avx2.h.
 #pragma once
 
 #include <immintrin.h>
@@ -29,19 +30,53 @@ struct DictRowAvx512 : DictRowAvx2<Isa> {
                              : Decode<uint32_t, false>(codec, payload, limit_bytes, row);
   }
 
-  // The escaped symbols. Reads 32 bytes from one that the payload has, or from its end.
-  struct Tail {
-    const uint8_t* symbols;
-    int64_t most;  // that the payload has room for
-    int64_t taken = 0;
-
-    // `symbols_now` with the next escaped symbols in the bytes that `escaped` marks.
-    __m512i Fill(__m512i symbols_now, __mmask64 escaped) {
-      const uint8_t* next = symbols + std::min(taken, most);
-      const __m256i loaded = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(next));
-      taken += _mm_popcnt_u64(escaped);
-      return _mm512_mask_expand_epi8(symbols_now, escaped, _mm512_castsi256_si512(loaded));
+  // The symbols of the escaped values, taken group by group.
+  class Escapes {
+   public:
+    Escapes(const DictCodec& codec, const uint8_t* payload, int64_t escape_codes, int64_t limit_bytes)
+        : payload_(payload), limit_bytes_(limit_bytes), bit_(8 * escape_codes) {
+      const __m128i symbols = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codec.escape_symbols));
+      symbols_ = _mm256_broadcastsi128_si256(symbols);
     }
+
+    // `symbols` with those of the escaped values in the bytes that `escaped` marks, at most 32. plain_start() says
+    // where the payload's plain symbols start; it is asked once, if there is one at all.
+    template <typename PlainStart>
+    bool Take(__mmask64 escaped, const PlainStart& plain_start, __m512i& symbols) {
+      const int count = static_cast<int>(_mm_popcnt_u64(escaped));
+      const int64_t first = bit_;
+      bit_ += kEscapeCodeBits * count;
+      if (bit_ > 8 * limit_bytes_) return false;
+      // 16 codes are in 48 bits, which a word has from any bit of its first byte on.
+      const int64_t low = PackedFrom(first), high = PackedFrom(first + 16 * kEscapeCodeBits);
+      const __m256i shifts =
+          _mm256_set_epi64x(0x2d2a2724211e1b18, 0x15120f0c09060300, 0x2d2a2724211e1b18, 0x15120f0c09060300);
+      const __m256i codes =
+          _mm256_and_si256(_mm256_multishift_epi64_epi8(shifts, _mm256_set_epi64x(high, high, low, low)),
+                           _mm256_set1_epi8(kPlainSymbol));
+      __m256i in_order = _mm256_shuffle_epi8(symbols_, codes);
+      const __mmask32 plain = _mm256_cmpeq_epi8_mask(codes, _mm256_set1_epi8(kPlainSymbol)) & LowMask<uint32_t>(count);
+      if (plain) {
+        if (next_plain_ < 0) next_plain_ = plain_start();
+        const int64_t from = next_plain_;
+        next_plain_ += _mm_popcnt_u32(plain);
+        if (next_plain_ > limit_bytes_) return false;
+        const __m256i loaded = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(payload_ + from));
+        in_order = _mm256_mask_expand_epi8(in_order, plain, loaded);
+      }
+      symbols = _mm512_mask_expand_epi8(symbols, escaped, _mm512_castsi256_si512(in_order));
+      return true;
+    }
+
+   private:
+    int64_t PackedFrom(int64_t bit) const {
+      return static_cast<int64_t>(ibp::Load<uint64_t>(payload_ + bit / 8) >> (bit % 8));
+    }
+
+    const uint8_t* payload_;
+    int64_t limit_bytes_, bit_;
+    int64_t next_plain_ = -1;
+    __m256i symbols_;
   };
 
   // How the codes of a group go to the top bytes of its values: code j is code_bits bits from bit j * code_bits on, of
@@ -109,9 +144,19 @@ struct DictRowAvx512 : DictRowAvx2<Isa> {
     }
     SetPlanes(layout, planes);
     if (planes.bytes > limit_bytes) return false;
-    Tail tail{payload + planes.tail, limit_bytes - planes.bytes};
-    const uint8_t* low_bytes = payload + layout.codes_bytes();
     const __m512i escape = _mm512_set1_epi8(static_cast<char>(layout.escape()));
+    auto escaped_of = [&](__m512i codes, __mmask64 bytes) {
+      return _mm512_mask_cmpeq_epi8_mask(bytes & kTopBytes, codes, escape);
+    };
+    auto plain_start = [&] {
+      for (int32_t first = 0; first < num_values; first += kValues) {
+        planes.escapes += static_cast<int32_t>(_mm_popcnt_u64(escaped_of(codes_of(first), bytes_of(first))));
+      }
+      SetPlanes(layout, planes);
+      return planes.plain;
+    };
+    Escapes escapes(codec, payload, planes.escape_codes, limit_bytes);
+    const uint8_t* low_bytes = payload + layout.codes_bytes();
     const __m512i dictionary = _mm512_broadcast_i32x4(Avx2::SharedDictionary(codec));
     const int rotated_by = layout.sign_low ? 1 : 0;
     for (int32_t first = 0; first < num_values; first += kValues) {
@@ -126,7 +171,7 @@ struct DictRowAvx512 : DictRowAvx2<Isa> {
       } else {
         symbols = _mm512_shuffle_epi8(dictionary, index);
       }
-      symbols = tail.Fill(symbols, _mm512_mask_cmpeq_epi8_mask(bytes & kTopBytes, codes, escape));
+      if (!escapes.Take(escaped_of(codes, bytes), plain_start, symbols)) return false;
       const __mmask64 present = with_low(codes, bytes);
       const int low_count = kLowBytes * static_cast<int>(_mm_popcnt_u64(present));
       const __m512i low = _mm512_maskz_loadu_epi8(LowMask<uint64_t>(low_count), low_bytes);
@@ -151,7 +196,7 @@ struct DictRowAvx512 : DictRowAvx2<Isa> {
                             : _mm512_shrdv_epi16(rotated, rotated, _mm512_set1_epi16(static_cast<int16_t>(rotated_by)));
       _mm512_mask_storeu_epi8(row + static_cast<int64_t>(first) * sizeof(Word), bytes, value);
     }
-    return tail.taken <= tail.most;
+    return true;
   }
 
   static constexpr RowOps Ops() {

@@ -25,7 +25,8 @@ struct CodedValue {
   uint32_t symbol = 0;
   Word low = 0;
   int code = 0;
-  bool escapes = false, has_low = false, fits = true;
+  int escape_code = 0;
+  bool escapes = false, plain = false, has_low = false, fits = true;
 
   __device__ CodedValue(const DeviceDictCodec& codec, const uint8_t* row, int32_t i) {
     const DictLayout& layout = codec.layout;
@@ -39,6 +40,8 @@ struct CodedValue {
     const bool zero = layout.zero_code && value == 0;
     code = zero ? layout.num_symbols() : __ldg(codec.code_of_symbol_dev + column + symbol);
     escapes = code == layout.escape();
+    if (escapes) escape_code = __ldg(codec.escape_code_of_symbol_dev + symbol);
+    plain = escapes && escape_code == kPlainSymbol;
     has_low = !zero;
   }
 };
@@ -51,18 +54,22 @@ __global__ void MeasureKernel(DeviceDictCodec codec, const uint8_t* __restrict__
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarpSize; row < num_rows;
        row += stride) {
-    int32_t escapes = 0, with_low = 0;
+    int32_t escapes = 0, plain_symbols = 0, with_low = 0;
     bool fits = true;
     for (int32_t i = lane; i < layout.num_values; i += kWarpSize) {
       const CodedValue<Word> value(codec, rows + row * layout.row_bytes, i);
       escapes += value.escapes;
+      plain_symbols += value.plain;
       with_low += value.has_low;
       fits &= value.fits;
     }
     escapes = WarpSum(escapes);
+    plain_symbols = WarpSum(plain_symbols);
     with_low = WarpSum(with_low);
     fits = __all_sync(kWholeWarp, fits);
-    if (lane == 0) payload_bytes[row] = fits ? layout.PayloadBytes(with_low, escapes) : layout.row_bytes;
+    if (lane == 0) {
+      payload_bytes[row] = fits ? layout.PayloadBytes(with_low, escapes, plain_symbols) : layout.row_bytes;
+    }
   }
 }
 
@@ -79,18 +86,22 @@ __global__ void EncodeKernel(DeviceDictCodec codec, const uint8_t* __restrict__ 
   for (int64_t row = warp; row < num_rows; row += num_warps) {
     const uint8_t* source = rows + row * layout.row_bytes;
     for (int64_t word = lane; word < scratch_words; word += kWarpSize) line[word] = 0;
-    int32_t with_low = 0;
+    int32_t all_lows = 0, all_escapes = 0;
     for (int32_t i = lane; i < layout.num_values; i += kWarpSize) {
-      with_low += CodedValue<Word>(codec, source, i).has_low;
+      const CodedValue<Word> value(codec, source, i);
+      all_lows += value.has_low;
+      all_escapes += value.escapes;
     }
-    const int64_t tail_bit = 8 * (int64_t{layout.codes_bytes()} + layout.LowBytes(WarpSum(with_low)));
+    const int64_t escape_byte = int64_t{layout.codes_bytes()} + layout.LowBytes(WarpSum(all_lows));
+    const int64_t plain_byte = escape_byte + layout.EscapeBytes(WarpSum(all_escapes));
     __syncwarp();
-    int32_t lows = 0, escapes = 0;
+    int32_t lows = 0, escapes = 0, plain_symbols = 0;
     bool fits = true;
     for (int32_t tile = 0; tile < layout.num_values; tile += kWarpSize) {
       const CodedValue<Word> value(codec, source, tile + lane);
       const unsigned low_lanes = __ballot_sync(kWholeWarp, value.has_low);
       const unsigned escape_lanes = __ballot_sync(kWholeWarp, value.escapes);
+      const unsigned plain_lanes = __ballot_sync(kWholeWarp, value.plain);
       if (value.code) OrBits(line, int64_t{tile + lane} * layout.code_bits, value.code);
       if (value.has_low) {
         const int64_t bit =
@@ -100,14 +111,19 @@ __global__ void EncodeKernel(DeviceDictCodec codec, const uint8_t* __restrict__ 
       }
       if (value.escapes) {
         const int64_t rank = escapes + __popc(escape_lanes & lanes_before);
-        OrBits(line, tail_bit + 8 * rank * layout.symbol_bytes(), value.symbol);
+        OrBits(line, 8 * escape_byte + rank * kEscapeCodeBits, value.escape_code);
+      }
+      if (value.plain) {
+        const int64_t rank = plain_symbols + __popc(plain_lanes & lanes_before);
+        OrBits(line, 8 * (plain_byte + rank * layout.symbol_bytes()), value.symbol);
       }
       lows += __popc(low_lanes);
       escapes += __popc(escape_lanes);
+      plain_symbols += __popc(plain_lanes);
       fits &= __all_sync(kWholeWarp, value.fits);
     }
     __syncwarp();
-    const int32_t payload_bytes = fits ? layout.PayloadBytes(lows, escapes) : layout.row_bytes;
+    const int32_t payload_bytes = fits ? layout.PayloadBytes(lows, escapes, plain_symbols) : layout.row_bytes;
     WriteSlot(target, row, source, layout.row_bytes, line, payload_bytes, lane);
     __syncwarp();  // the scratch line is reused
   }

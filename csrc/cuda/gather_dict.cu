@@ -50,41 +50,62 @@ struct AnyDictDecoder {
     }
     escapes = WarpSum(escapes);
     with_low = WarpSum(with_low);
-    const int32_t tail_byte = layout.codes_bytes() + layout.LowBytes(with_low);
-    const int64_t payload_bytes = int64_t{tail_byte} + int64_t{escapes} * layout.symbol_bytes();
-    if (payload_bytes > payload_limit) return -1;
-    int32_t fetched = 0;
-    const int32_t end = RoundUp(skew + static_cast<int32_t>(payload_bytes), kLoadBytes);
+    const int32_t escape_byte = layout.codes_bytes() + layout.LowBytes(with_low);
+    const int32_t plain_byte = escape_byte + layout.EscapeBytes(escapes);
+    if (plain_byte > payload_limit) return -1;
+    // How many plain symbols there are, only the escape codes say.
+    int32_t fetched = 0, have = first.end;
     bytes = first.shared;
-    if (end > first.end) {
-      fetched = end - first.end;
+    auto fetch_up_to = [&](int32_t payload_bytes) {
+      const int32_t end = RoundUp(skew + payload_bytes, kLoadBytes);
+      if (end <= have || bytes == first.base) return;
       if (end <= window_bytes) {
-        for (int32_t at = first.end + lane * kLoadBytes; at < end; at += kWarpSize * kLoadBytes) {
+        for (int32_t at = have + lane * kLoadBytes; at < end; at += kWarpSize * kLoadBytes) {
           *reinterpret_cast<uint4*>(first.shared + at) = *reinterpret_cast<const uint4*>(first.base + at);
         }
         __syncwarp();
+        fetched += end - have;
       } else {
         bytes = first.base;  // longer than the window: read in place
-        fetched = end;
+        fetched += end;
       }
+      have = end;
+    };
+    fetch_up_to(plain_byte);
+    const int64_t escape_bit = 8 * int64_t{skew + escape_byte};
+    int32_t plain_symbols = 0;
+    for (int32_t i = lane; i < escapes; i += kWarpSize) {
+      plain_symbols += ReadBits(bytes, escape_bit + int64_t{i} * kEscapeCodeBits, kEscapeCodeBits) == kPlainSymbol;
     }
+    plain_symbols = WarpSum(plain_symbols);
+    const int64_t payload_bytes = int64_t{plain_byte} + int64_t{plain_symbols} * layout.symbol_bytes();
+    if (payload_bytes > payload_limit) return -1;
+    fetch_up_to(static_cast<int32_t>(payload_bytes));
     const unsigned lanes_before = LowMask<uint32_t>(lane);
-    int32_t lows_before = 0, escapes_before = 0;
+    int32_t lows_before = 0, escapes_before = 0, plain_before = 0;
     for (int32_t tile = 0; tile < layout.num_values; tile += kWarpSize) {
       const int32_t i = tile + lane;
       const bool inside = i < layout.num_values;
       const int code = inside ? static_cast<int>(ReadBits(bytes, 8 * skew + int64_t{i} * code_bits, code_bits)) : zero;
       const unsigned low_lanes = __ballot_sync(kWholeWarp, inside && code != zero);
       const unsigned escape_lanes = __ballot_sync(kWholeWarp, inside && code == layout.escape());
+      uint32_t escape_code = 0;
+      if (escape_lanes >> lane & 1) {
+        const int32_t rank = escapes_before + __popc(escape_lanes & lanes_before);
+        escape_code = ReadBits(bytes, escape_bit + int64_t{rank} * kEscapeCodeBits, kEscapeCodeBits);
+      }
+      const unsigned plain_lanes = __ballot_sync(kWholeWarp, escape_code == kPlainSymbol);
       if (inside) {
         Word value = 0;
         if (code != zero) {
           uint32_t symbol;
-          if (code == layout.escape()) {
-            const int32_t rank = escapes_before + __popc(escape_lanes & lanes_before);
-            const int32_t byte = skew + tail_byte + rank * layout.symbol_bytes();
+          if (escape_code == kPlainSymbol) {
+            const int32_t rank = plain_before + __popc(plain_lanes & lanes_before);
+            const int32_t byte = skew + plain_byte + rank * layout.symbol_bytes();
             symbol = bytes[byte] | (layout.symbol_bytes() == 2 ? static_cast<uint32_t>(bytes[byte + 1]) << 8 : 0);
             symbol &= LowMask<uint32_t>(layout.symbol_bits);
+          } else if (code == layout.escape()) {
+            symbol = codec.escape_dictionary[escape_code];
           } else {
             const int64_t column = layout.per_column ? int64_t{i} << code_bits : 0;
             symbol = __ldg(codec.dictionary_dev + column + code);
@@ -97,6 +118,7 @@ struct AnyDictDecoder {
       }
       lows_before += __popc(low_lanes);
       escapes_before += __popc(escape_lanes);
+      plain_before += __popc(plain_lanes);
     }
     return fetched;
   }

@@ -1,5 +1,5 @@
-// The gather of codec "dict" for its usual forms: 3-bit codes, symbols of at most 8 bits below the sign, every value
-// with low bits, nothing trimmed. Offsets in a payload are then known beforehand but those of the escaped symbols.
+// The gather of codec "dict" for its usual forms: codes of 2 or 3 bits, symbols of at most 8 bits below the sign, every
+// value with low bits, nothing trimmed. Offsets in a payload are then known beforehand but those of what is escaped.
 //
 // A lane decodes 16 bytes of a row at a time, kLanes lanes share a row, and a warp works on a tile of kRows rows for
 // each of its groups of lanes, kSteps steps of each. What makes it fast is that a row costs few instructions: the rows
@@ -13,30 +13,60 @@
 namespace ibp {
 
 constexpr int32_t kSectorBytes = 32;  // of memory; loads fetch whole ones
-// With 80 registers a thread. With 64, of which some spill, it is 2 to 12 % slower; with 128, 3 % slower or faster.
-constexpr int kBlocksPerMultiprocessor = 3;
 
-template <int kValueBytes_, int kLowBits_, int kLanes_, int kRows_, int kSteps_, int kLoads_, bool kPerColumn_,
-          bool kWhole_>
+template <int kValueBytes_, int kLowBits_, int kCodeBits_, int kLanes_, int kRows_, int kSteps_, int kLoads_,
+          bool kPerColumn_, bool kWhole_>
 struct DictLanes {
-  static constexpr int kValueBytes = kValueBytes_, kLowBits = kLowBits_, kLanes = kLanes_;
+  static constexpr int kValueBytes = kValueBytes_, kLowBits = kLowBits_, kCodeBits = kCodeBits_, kLanes = kLanes_;
   static constexpr int kRows = kRows_, kSteps = kSteps_, kUnits = kRows * kSteps;
   static constexpr int kLoads = kLoads_;  // 16-byte loads of a lane that bring the first bytes of a payload
   static constexpr bool kPerColumn = kPerColumn_;
   // Rows are multiples of 16 bytes and start at one, and low bits start at a multiple of 4 bytes.
   static constexpr bool kWhole = kWhole_;
-  static constexpr int kCodeBits = 3, kSymbolBits = 8 * kValueBytes - kLowBits;
+  static constexpr int kSymbolBits = 8 * kValueBytes - kLowBits;
   static constexpr int kValues = kLoadBytes / kValueBytes, kQuads = kValues / 4;
   static constexpr int kGroups = kWarpSize / kLanes, kTileRows = kRows * kGroups;
   static constexpr int kStepValues = kLanes * kValues;
   static constexpr int32_t kFetchBytes = kLanes * kLoads * kLoadBytes;
   static constexpr bool kLongRows = kSteps == 4;  // take several tiles; of their payloads any number of bytes
   static constexpr bool kManySteps = kSteps > 2;  // of which a row may need fewer
+  // Two with 128 registers a thread or three with 80: of 768 values the first is 4 to 10 % faster, of 128 float32 the
+  // second by 5 %.
+  static constexpr int kBlocksPerMultiprocessor = kManySteps ? 2 : 3;
   // Where several loads bring a payload, none of them should share a memory sector with the next one.
   static constexpr int32_t kBaseAlign = kLoads > 1 ? kSectorBytes : kLoadBytes;
-  // Fields of the words with the escapes of a tile's units; a unit may consist of escapes.
-  static constexpr int kFieldBits = kStepValues < 256 ? 8 : 16;
-  static constexpr int kFieldsPerWord = 32 / kFieldBits, kCountWords = (kUnits + kFieldsPerWord - 1) / kFieldsPerWord;
+};
+
+// A count for each unit of a tile, several to a word; all values of a unit may count.
+template <typename Lanes>
+struct UnitCounts {
+  static constexpr int kFieldBits = Lanes::kStepValues < 256 ? 8 : 16;
+  static constexpr int kFieldsPerWord = 32 / kFieldBits, kWords = (Lanes::kUnits + kFieldsPerWord - 1) / kFieldsPerWord;
+
+  uint32_t words[kWords] = {};
+
+  __device__ __forceinline__ void Add(int unit, uint32_t count) {
+    words[unit / kFieldsPerWord] += count << (unit % kFieldsPerWord * kFieldBits);
+  }
+  __device__ __forceinline__ int32_t Of(int unit) const {
+    return (words[unit / kFieldsPerWord] >> (unit % kFieldsPerWord * kFieldBits)) & LowMask<uint32_t>(kFieldBits);
+  }
+  // Makes these the sums of the row's lanes before this one; returns those of all its lanes. Called by whole warps.
+  __device__ __forceinline__ UnitCounts SumLanes(int group_lane) {
+    UnitCounts totals;
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      uint32_t sum = words[w];
+#pragma unroll
+      for (int distance = 1; distance < Lanes::kLanes; distance *= 2) {
+        const uint32_t other = __shfl_up_sync(kWholeWarp, sum, distance, Lanes::kLanes);
+        if (group_lane >= distance) sum += other;
+      }
+      totals.words[w] = __shfl_sync(kWholeWarp, sum, Lanes::kLanes - 1, Lanes::kLanes);
+      words[w] = sum - words[w];
+    }
+    return totals;
+  }
 };
 
 // A row of a batch. Its payload starts `skew` bytes after `base`, a kBaseAlign boundary; [0, end) from there is
@@ -71,9 +101,28 @@ __device__ __forceinline__ uint8_t* KeepInRegister(uint8_t* shared) {
   return static_cast<uint8_t*>(__cvta_shared_to_generic(address));
 }
 
-// Four 3-bit codes, each in a nibble, as __byte_perm wants them.
+// Four codes, each in a nibble, as __byte_perm wants them.
+template <int kCodeBits>
 __device__ __forceinline__ uint32_t CodeNibbles(uint32_t codes) {
-  return (codes & 0x7) | ((codes << 1) & 0x70) | ((codes << 2) & 0x700) | ((codes << 3) & 0x7000);
+  if constexpr (kCodeBits == 3) {
+    return (codes & 0x7) | ((codes << 1) & 0x70) | ((codes << 2) & 0x700) | ((codes << 3) & 0x7000);
+  } else {
+    return (codes & 0x3) | ((codes << 2) & 0x30) | ((codes << 4) & 0x300) | ((codes << 6) & 0x3000);
+  }
+}
+
+// The lowest bits of those nibbles of which the kCodeBits lowest bits are all 1.
+template <int kCodeBits>
+__device__ __forceinline__ uint32_t FullNibbles(uint32_t nibbles) {
+  const uint32_t two = nibbles & (nibbles >> 1);
+  return (kCodeBits == 3 ? two & (nibbles >> 2) : two) & 0x11111111u;
+}
+
+// Bytes of `in_order` to the bytes of the values that `escaped` has the lowest bits of the nibbles of, the first byte
+// to the first of them and so on; the others get 0.
+__device__ __forceinline__ uint32_t ToEscaped(uint32_t in_order, uint32_t escaped) {
+  const uint32_t before = escaped * 0x1110u;  // in every nibble, how many values before it are escaped
+  return __byte_perm(in_order, 0, (before & 0x3333u) | ((~escaped & 0x1111u) << 2));
 }
 
 // Two 16-bit values rotated right by one bit.
@@ -172,11 +221,11 @@ __device__ inline void LoadDictionaries(const DeviceDictCodec& codec, uint64_t* 
 }
 
 template <typename Lanes>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+__global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
     DictLanesKernel(DeviceDictCodec codec, GatherRequest request, int32_t window_bytes, GatherGrid grid) {
   constexpr int kLanes = Lanes::kLanes, kGroups = Lanes::kGroups, kRows = Lanes::kRows, kSteps = Lanes::kSteps;
   constexpr int kUnits = Lanes::kUnits, kValues = Lanes::kValues, kQuads = Lanes::kQuads;
-  constexpr int kFieldBits = Lanes::kFieldBits, kFieldsPerWord = Lanes::kFieldsPerWord;
+  constexpr int kCodeBits = Lanes::kCodeBits;
   constexpr int32_t kWindowStride = DictShared<Lanes>::kWindowStride;
   constexpr int32_t kLaneLowBytes = kValues * Lanes::kLowBits / 8;
   extern __shared__ uint4 shared[];
@@ -190,21 +239,22 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   uint8_t* const windows = list + DictShared<Lanes>::kListBytes + (Lanes::kLongRows ? 0 : group * kWindowStride);
   const int32_t row_bytes = layout.row_bytes, num_values = layout.num_values;
   const int32_t codes_bytes = layout.codes_bytes();
-  const int32_t tail_byte = codes_bytes + layout.LowBytes(num_values);
-  const int32_t most_escapes = min(request.lead_bytes, PayloadLimit(request, row_bytes)) - tail_byte;
+  const int32_t escape_byte = codes_bytes + layout.LowBytes(num_values);
+  const int32_t escape_room = min(request.lead_bytes, PayloadLimit(request, row_bytes)) - escape_byte;
+  const int32_t most_escapes = 8 * escape_room / kEscapeCodeBits;
   const uint32_t alignment = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(request.out_dev)) | row_bytes;
   const WarpShare share = MakeWarpShare(request, grid);
   int32_t hits = 0, misses = 0;
   int64_t store_bytes = 0;
 
   // Where the lane's first value of a step lies, counted from the step's first code and low bits.
-  const uint32_t code_shift = KeepInRegister(static_cast<uint32_t>(group_lane * kValues * Lanes::kCodeBits % 32));
-  uint8_t* const code_window = KeepInRegister(windows + group_lane * kValues * Lanes::kCodeBits / 32 * 4);
+  const uint32_t code_shift = KeepInRegister(static_cast<uint32_t>(group_lane * kValues * kCodeBits % 32));
+  uint8_t* const code_window = KeepInRegister(windows + group_lane * kValues * kCodeBits / 32 * 4);
   uint8_t* const low_window = KeepInRegister(windows + codes_bytes + group_lane * kLaneLowBytes);
   // Which codes of a step are the lane's: the row may end before its last one.
   auto make_code_mask = [&](int32_t step_value) {
     const int32_t values = num_values - step_value - group_lane * kValues;
-    return LowMask<uint32_t>(Lanes::kCodeBits * max(0, min(values, kValues)));
+    return LowMask<uint32_t>(kCodeBits * max(0, min(values, kValues)));
   };
   uint32_t code_masks[kSteps];
 #pragma unroll
@@ -217,6 +267,30 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   } else {
     shared_dictionary = __ldg(codec.packed_dev);
   }
+  uint32_t escape_symbols[2] = {};  // of the escape codes; 0 for kPlainSymbol
+#pragma unroll
+  for (int code = 0; code < kPlainSymbol; ++code) {
+    escape_symbols[code / 4] |= uint32_t{codec.escape_dictionary[code]} << (code % 4 * 8);
+  }
+
+  // The lane's codes of a step of row r of the tile, whose payload starts so many bytes into its window.
+  auto load_codes = [&](int r, int32_t skew, int32_t step_value, uint32_t mask) {
+    const uint32_t* codes = reinterpret_cast<const uint32_t*>(code_window + r * kGroups * kWindowStride + skew) +
+                            step_value * kCodeBits / 32;
+    return __funnelshift_r(codes[0], codes[1], code_shift) & mask;
+  };
+  // The escapes of a row that takes several tiles. For plain symbols only, which few rows have.
+  auto count_escapes = [&](int32_t skew) {
+    int32_t count = 0;
+    for (int32_t step_value = 0; step_value < num_values; step_value += Lanes::kStepValues) {
+      const uint32_t packed = load_codes(0, skew, step_value, make_code_mask(step_value));
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) {
+        count += __popc(FullNibbles<kCodeBits>(CodeNibbles<kCodeBits>(packed >> (4 * kCodeBits * q))));
+      }
+    }
+    return WarpSum(count);
+  };
 
   uint4 loaded[kRows][Lanes::kLoads];  // the first bytes of the next tile's payloads
   auto fetch = [&](int tile) {
@@ -286,25 +360,27 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
       __syncwarp();
       if (tile + Lanes::kTileRows < num_payloads) fetch(tile + Lanes::kTileRows);
 
-      int32_t escapes_before[kRows] = {};
+      RowEntry rows[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) rows[r] = entries[tile + r * kGroups + group];
+      int32_t escapes_before[kRows] = {}, plain_before[kRows] = {};
+      int32_t row_escapes = -1;  // of a row that takes several tiles, once it is needed
       int32_t first_value = 0;
       do {
-        uint32_t symbols[kUnits][kQuads] = {}, escaped[kUnits] = {}, counts[Lanes::kCountWords] = {};
+        uint32_t symbols[kUnits][kQuads] = {}, escaped[kUnits] = {};
+        UnitCounts<Lanes> counts;
         // Rows that the tile does not have are decoded from what is there, which costs less than to branch.
 #pragma unroll
         for (int u = 0; u < kUnits; ++u) {
           const int r = u / kSteps, step = u % kSteps;
           const int32_t step_value = first_value + step * Lanes::kStepValues;
           if (Lanes::kManySteps && step_value >= num_values) continue;
-          const int32_t skew = entries[tile + r * kGroups + group].skew;
-          const uint32_t* codes = reinterpret_cast<const uint32_t*>(code_window + r * kGroups * kWindowStride + skew) +
-                                  step_value * Lanes::kCodeBits / 32;
           const uint32_t mask = Lanes::kManySteps ? make_code_mask(step_value) : code_masks[step];
-          const uint32_t packed = __funnelshift_r(codes[0], codes[1], code_shift) & mask;
+          const uint32_t packed = load_codes(r, rows[r].skew, step_value, mask);
 #pragma unroll
           for (int q = 0; q < kQuads; ++q) {
-            const uint32_t nibbles = CodeNibbles(packed >> (12 * q));
-            escaped[u] |= (nibbles & (nibbles >> 1) & (nibbles >> 2) & 0x1111u) << (16 * q);
+            const uint32_t nibbles = CodeNibbles<kCodeBits>(packed >> (4 * kCodeBits * q));
+            escaped[u] |= FullNibbles<kCodeBits>(nibbles) << (16 * q);
             if constexpr (Lanes::kPerColumn) {
               const auto* dictionaries =
                   reinterpret_cast<const ulonglong2*>(shared) +
@@ -321,51 +397,58 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
                                           static_cast<uint32_t>(shared_dictionary >> 32), nibbles);
             }
           }
-          counts[u / kFieldsPerWord] += static_cast<uint32_t>(__popc(escaped[u])) << (u % kFieldsPerWord * kFieldBits);
+          counts.Add(u, __popc(escaped[u]));
         }
+        const UnitCounts<Lanes> totals = counts.SumLanes(group_lane);
 
-        uint32_t sums[Lanes::kCountWords], totals[Lanes::kCountWords];
-#pragma unroll
-        for (int w = 0; w < Lanes::kCountWords; ++w) {
-          sums[w] = counts[w];
-#pragma unroll
-          for (int distance = 1; distance < kLanes; distance *= 2) {
-            const uint32_t other = __shfl_up_sync(kWholeWarp, sums[w], distance, kLanes);
-            if (group_lane >= distance) sums[w] += other;
-          }
-          totals[w] = __shfl_sync(kWholeWarp, sums[w], kLanes - 1, kLanes);
-          sums[w] -= counts[w];
-        }
-
-        // Escaped symbols are 0 so far; each round adds the first that is left of every unit.
-        const uint8_t* tails[kUnits];
-        uint32_t all_escaped = 0;
+        // The dictionaries have 0 for the escape, the escape dictionary for plain symbols.
+        uint32_t plain[kUnits][kQuads], any_plain = 0;  // bit 8k: value k of the quad has a plain symbol
 #pragma unroll
         for (int u = 0; u < kUnits; ++u) {
           const int r = u / kSteps;
-          auto field = [&](const uint32_t (&words)[Lanes::kCountWords]) {
-            return (words[u / kFieldsPerWord] >> (u % kFieldsPerWord * kFieldBits)) & LowMask<uint32_t>(kFieldBits);
-          };
-          tails[u] = windows + r * kGroups * kWindowStride + entries[tile + r * kGroups + group].skew + tail_byte +
-                     min(escapes_before[r], most_escapes) + field(sums);
-          escapes_before[r] += field(totals);
-          all_escaped |= escaped[u];
+          const uint32_t rank = min(escapes_before[r], most_escapes) + counts.Of(u);
+          const uint32_t bit = 8 * (escape_byte % 4) + rank * kEscapeCodeBits;  // rows start at multiples of 4 bytes
+          const uint32_t* words = reinterpret_cast<const uint32_t*>(windows + r * kGroups * kWindowStride +
+                                                                    rows[r].skew + escape_byte / 4 * 4) +
+                                  bit / 32;
+          uint32_t packed = __funnelshift_r(words[0], words[1], bit % 32);
+#pragma unroll
+          for (int q = 0; q < kQuads; ++q) {
+            const uint32_t of_quad = (escaped[u] >> (16 * q)) & 0xffffu;
+            const uint32_t nibbles = CodeNibbles<kEscapeCodeBits>(packed);
+            symbols[u][q] |= ToEscaped(__byte_perm(escape_symbols[0], escape_symbols[1], nibbles), of_quad);
+            plain[u][q] = ToEscaped(__byte_perm(0, 1u << 24, nibbles), of_quad);
+            any_plain |= plain[u][q];
+            if (q + 1 < kQuads) packed >>= kEscapeCodeBits * __popc(of_quad);
+          }
+          escapes_before[r] += totals.Of(u);
         }
-        while (__any_sync(kWholeWarp, all_escaped)) {
-          all_escaped = 0;
+
+        if (__any_sync(kWholeWarp, any_plain)) {
+          if (Lanes::kLongRows && row_escapes < 0) row_escapes = count_escapes(rows[0].skew);
+          UnitCounts<Lanes> plain_counts;
 #pragma unroll
           for (int u = 0; u < kUnits; ++u) {
-            const uint32_t first = escaped[u] & (0u - escaped[u]);
-            const uint32_t symbol = *tails[u]++ & LowMask<uint32_t>(Lanes::kSymbolBits);
-            escaped[u] ^= first;
-            all_escaped |= escaped[u];
-            // Bit 4k of `first` is value k's, and its square bit 8k, where the symbol belongs.
+#pragma unroll
+            for (int q = 0; q < kQuads; ++q) plain_counts.Add(u, __popc(plain[u][q]));
+          }
+          const UnitCounts<Lanes> plain_totals = plain_counts.SumLanes(group_lane);
+#pragma unroll
+          for (int u = 0; u < kUnits; ++u) {
+            const int r = u / kSteps;
+            const int32_t codes = layout.EscapeBytes(Lanes::kLongRows ? row_escapes : escapes_before[r]);
+            const uint8_t* next = windows + r * kGroups * kWindowStride + rows[r].skew + escape_byte +
+                                  min(codes + plain_before[r], escape_room) + plain_counts.Of(u);
+            plain_before[r] += plain_totals.Of(u);
 #pragma unroll
             for (int q = 0; q < kQuads; ++q) {
-              const uint32_t of_quad = (first >> (16 * q)) & 0xffffu;
-              symbols[u][q] += symbol * (of_quad * of_quad);
+              for (uint32_t first; plain[u][q]; plain[u][q] ^= first) {
+                first = plain[u][q] & (0u - plain[u][q]);
+                symbols[u][q] += first * (*next++ & LowMask<uint32_t>(Lanes::kSymbolBits));
+              }
             }
           }
+          __syncwarp();
         }
 
 #pragma unroll
@@ -373,7 +456,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
           const int r = u / kSteps, step = u % kSteps;
           const int32_t step_value = first_value + step * Lanes::kStepValues;
           const int32_t column = step_value + group_lane * kValues;
-          const RowEntry row = entries[tile + r * kGroups + group];
+          const RowEntry& row = rows[r];
           if (row.end > 0 && column < num_values) {
             const uint8_t* low = low_window + r * kGroups * kWindowStride + row.skew + step_value * Lanes::kLowBits / 8;
             const int before = (Lanes::kWhole ? 0 : codes_bytes) + (kLaneLowBytes % 4 ? group_lane * kLaneLowBytes : 0);
@@ -387,7 +470,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
       __syncwarp();  // the windows are filled again
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        if (escapes_before[r] > most_escapes && tile + r * kGroups + group < num_payloads) {
+        const int32_t needed = layout.EscapeBytes(escapes_before[r]) + plain_before[r];
+        if (needed > escape_room && tile + r * kGroups + group < num_payloads) {
           damaged = true;
           if (group_lane == 0) entries[tile + r * kGroups + group].lane |= kDamagedFlag;
         }
@@ -438,7 +522,7 @@ void LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request,
 }
 
 // Fewest lanes a row that have it in one step and its payload in one load; long rows take several.
-template <int kValueBytes, int kLowBits, bool kPerColumn, bool kWhole>
+template <int kValueBytes, int kLowBits, int kCodeBits, bool kPerColumn, bool kWhole>
 bool LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream) {
   const int32_t values = codec.layout.num_values;
   auto window_bytes = [&](int32_t base_align) { return RoundUp(request.lead_bytes + base_align - 4, kLoadBytes); };
@@ -451,23 +535,24 @@ bool LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request,
   };
   // Portable to every GPU that the library is built for.
   constexpr size_t kMostSharedBytes = 96 << 10;
-  using LongRows = DictLanes<kValueBytes, kLowBits, 32, 1, 4, 6, kPerColumn, kWhole>;
+  using LongRows = DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 1, 4, 6, kPerColumn, kWhole>;
   constexpr int kSteps = kValueBytes == 4 ? 6 : 3;  // of 768 values
-  using MediumRows = DictLanes<kValueBytes, kLowBits, 32, 6 / kSteps, kSteps, kSteps, kPerColumn, kWhole>;
+  using MediumRows = DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 6 / kSteps, kSteps, kSteps, kPerColumn, kWhole>;
   if (DictShared<LongRows>(codec.layout, window_bytes(kSectorBytes)).block_bytes() > kMostSharedBytes) return false;
-  return launch_if(DictLanes<kValueBytes, kLowBits, 8, 4, 1, 1, kPerColumn, kWhole>{}, false) ||
-         launch_if(DictLanes<kValueBytes, kLowBits, 16, 4, 1, 1, kPerColumn, kWhole>{}, false) ||
-         launch_if(DictLanes<kValueBytes, kLowBits, 32, 4, 1, 1, kPerColumn, kWhole>{}, false) ||
-         launch_if(DictLanes<kValueBytes, kLowBits, 32, 2, 2, 2, kPerColumn, kWhole>{}, false) ||
+  return launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 8, 4, 1, 1, kPerColumn, kWhole>{}, false) ||
+         launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 16, 4, 1, 1, kPerColumn, kWhole>{}, false) ||
+         launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 4, 1, 1, kPerColumn, kWhole>{}, false) ||
+         launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 2, 2, 2, kPerColumn, kWhole>{}, false) ||
          (values > 512 && launch_if(MediumRows{}, false)) || launch_if(LongRows{}, true);
 }
 
 // Returns false, having done nothing, if the codec or the rows are not of the form that these kernels decode.
-template <int kValueBytes, int kLowBits>
+template <int kValueBytes, int kLowBits, int kCodeBits>
 bool LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream) {
   const DictLayout& layout = codec.layout;
   const bool form = layout.value_bits == 8 * kValueBytes && layout.low_bits() == kLowBits && layout.trim_bits == 0 &&
-                    layout.code_bits == 3 && layout.sign_low && !layout.zero_code && codec.packed_dev != nullptr;
+                    layout.code_bits == kCodeBits && layout.sign_low && !layout.zero_code &&
+                    codec.packed_dev != nullptr;
   auto starts_sector = [](const DeviceRows& rows) {
     return reinterpret_cast<uintptr_t>(rows.slots) % kSectorBytes == 0;
   };
@@ -482,11 +567,11 @@ bool LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request,
       (reinterpret_cast<uintptr_t>(request.out_dev) | static_cast<uintptr_t>(layout.row_bytes)) % 16 == 0 &&
       layout.codes_bytes() % 4 == 0;
   if (layout.per_column) {
-    return whole ? LaunchDictLanes<kValueBytes, kLowBits, true, true>(codec, request, stream)
-                 : LaunchDictLanes<kValueBytes, kLowBits, true, false>(codec, request, stream);
+    return whole ? LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, true, true>(codec, request, stream)
+                 : LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, true, false>(codec, request, stream);
   }
-  return whole ? LaunchDictLanes<kValueBytes, kLowBits, false, true>(codec, request, stream)
-               : LaunchDictLanes<kValueBytes, kLowBits, false, false>(codec, request, stream);
+  return whole ? LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, false, true>(codec, request, stream)
+               : LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, false, false>(codec, request, stream);
 }
 
 }  // namespace ibp

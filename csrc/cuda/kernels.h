@@ -23,6 +23,8 @@ struct DeviceDictCodec {
   const uint16_t* dictionary_dev = nullptr;     // [columns or 1, 2^code_bits]
   const uint64_t* packed_dev = nullptr;         // [columns or 1]: the same, a byte a symbol; null if it does not fit
   const uint8_t* code_of_symbol_dev = nullptr;  // [columns or 1, 2^symbol_bits]
+  uint16_t escape_dictionary[kPlainSymbol + 1] = {};   // 0 for kPlainSymbol
+  const uint8_t* escape_code_of_symbol_dev = nullptr;  // [2^symbol_bits]
 };
 
 // Rows in the slot format of core/format.h. The pointers may be device memory or mapped host memory.

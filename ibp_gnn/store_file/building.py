@@ -72,7 +72,7 @@ class Job:
         if len(features) == 0:
             raise ValueError(f"features: want at least 1 row, got shape {list(features.shape)}")
         if isinstance(codec, str):
-            codec = Codec.fit(features, codec=codec)
+            codec = Codec.fit(features, codec=codec, minimize="slots" if layout == "compact" else "payloads")
         elif not isinstance(codec, Codec):
             raise TypeError(f"codec: want a name or a Codec, got {type(codec).__name__}")
         step = chunk_length(chunk_rows, codec.row_bytes)

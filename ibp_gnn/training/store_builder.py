@@ -27,7 +27,7 @@ class StoreBuilder:
         """num_rows: how many will come, at least 1. sample: [n, *row_shape], n >= 1, rows like those to come, to which
         codec and slots are fitted; rows of other kinds are stored as well, in more bytes."""
         rows = as_tensor(sample, "sample").cpu()
-        self.codec = Codec.fit(rows, codec=codec)
+        self.codec = Codec.fit(rows, codec=codec, minimize="slots" if layout == "compact" else "payloads")
         histogram = payload_histogram(self.codec.measure(rows), self.codec.row_bytes)
         slot_bytes = best_slot_bytes(histogram, self.codec.row_bytes) if layout == "compact" else self.codec.row_bytes
         self._histogram, self._pin = torch.zeros_like(histogram), pin  # of the rows that were written

@@ -14,15 +14,16 @@ def tables(results: dict[str, Any]) -> str:
 def _sizes(results: list[dict[str, Any]]) -> list[str]:
     lines = [
         f"{'bits per value':<18} {'dtype':<9} {'bound':>6} {'ibp 32':>7} {'ibp 64':>7} {'ibp':>6} {'dict':>6} "
-        f"{'auto':>6} {'takes':>6} {'savings':>8} {'store':>6} {'escapes':>8}"
+        f"{'auto':>6} {'takes':>6} {'savings':>8}   {'store':>6} {'takes':>6} {'bits':>6} {'escapes':>8}"
     ]
     for result in results:
         bits = result["bits_per_value"]
         lines.append(
             f"{_name(result)} {result['entropy_bound']['bits_per_value']:>6.2f} "
             f"{bits['ibp_32']:>7.2f} {bits['ibp_64']:>7.2f} {bits['ibp_best']:>6.2f} {bits['dict']:>6.2f} "
-            f"{bits['auto']:>6.2f} {result['auto_takes']:>6} {result['savings']['auto']:>8.1%} "
-            f"{result['compact_store_share']['auto']:>6.3f} {result['dict_escape_share']:>8.2%}"
+            f"{bits['auto']:>6.2f} {result['auto_takes']['auto']:>6} {result['savings']['auto']:>8.1%}   "
+            f"{result['compact_store_share']['auto_slots']:>6.3f} {result['auto_takes']['auto_slots']:>6} "
+            f"{bits['auto_slots']:>6.2f} {_percent(result['escape_share']['auto_slots']):>8}"
         )
     return lines
 
@@ -82,3 +83,7 @@ def _peers(results: list[dict[str, Any]]) -> list[str]:
 
 def _name(result: dict[str, Any]) -> str:
     return f"{result['data'][-18:]:<18} {result['dtype']:<9}"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.2%}"
