@@ -114,7 +114,8 @@ def analyze(rows: Any, *, max_rows: int | None = None, seed: int = 0) -> Analysi
     sample = sample_rows(rows, max_rows, seed)
     codecs = tuple(Codec.fit(sample, codec=name, max_rows=len(sample)) for name in CANDIDATES)
     reports = tuple(codec.report(sample) for codec in codecs)
-    best = min(reports, key=lambda report: report.compact_bytes - report.metadata_bytes)  # as Codec.fit does
+    # As Codec.fit does.
+    best = min(reports, key=lambda report: (report.compact_bytes - report.metadata_bytes, report.payload_bytes))
     return Analysis(
         dtype=sample.dtype,
         row_shape=tuple(sample.shape[1:]),

@@ -122,7 +122,8 @@ class Codec:
             value_bits = 8 * sample.dtype.itemsize
             forms += [fit_invariant_bits(row_bytes, value_bits, word_bits, words_per_chunk, threshold)]
 
-        best = min(forms, key=lambda form: _size(form, row_bytes, minimize)) if len(forms) > 1 else forms[0]
+        sizes = [(_size(form, row_bytes, minimize), _size(form, row_bytes, "payloads")) for form in forms]
+        best = forms[sizes.index(min(sizes))]
         return cls(sample.dtype, tuple(sample.shape[1:]), best)
 
     @property
