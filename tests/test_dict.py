@@ -1086,7 +1086,7 @@ def test_values_of_one_sign_do_not_pay_for_it(negative, sign_low, backend):
     generator = torch.Generator().manual_seed(0)
     rows = torch.rand(4000, 64, generator=generator) * 1.5 + 0.5
     rows[torch.rand(4000, 64, generator=generator) < negative] *= -1
-    codec = Codec.fit(rows.to(backend), codec="dict")
+    codec = Codec.fit(rows.to(backend), codec="dict", minimize="payloads")
     assert (codec.form.sign_low, codec.form.symbol_bits) == (sign_low, 8)
     assert_as_the_oracle(codec, rows[:34], backend, None)
 
