@@ -28,7 +28,7 @@ def measure(form: Form, rows: torch.Tensor) -> torch.Tensor:
     payload_bytes = torch.empty(len(rows), dtype=torch.int32, device=rows.device)
     if rows.is_cuda:
         with torch.cuda.device(rows.device):
-            native = form.on_device(rows.device).native
+            native = form.on_device(rows.device, encoder=True).native
             _native.cuda().measure(native, rows, payload_bytes, _stream(rows.device))
     else:
         _native.cpu.measure(form.native, rows, payload_bytes, _native.threads(), _native.cpu_path)
@@ -48,7 +48,7 @@ def encode(
     where = (out.slots, out.slot_bytes, out.bitmask, out.overflow)
     if rows.is_cuda:
         with torch.cuda.device(rows.device):
-            cuda, native = _native.cuda(), form.on_device(rows.device).native
+            cuda, native = _native.cuda(), form.on_device(rows.device, encoder=True).native
             scratch = torch.empty(cuda.encode_scratch_bytes(native), dtype=torch.uint8, device=rows.device)
             cuda.encode(native, rows, overflow_index, *where, scratch, _stream(rows.device))
     else:

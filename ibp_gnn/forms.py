@@ -44,21 +44,22 @@ class Form(abc.ABC):
     @property
     @abc.abstractmethod
     def device_nbytes(self) -> int:
-        """Bytes of the tables that each GPU holds."""
+        """Bytes of the tables that gathers read on each GPU."""
 
     @abc.abstractmethod
-    def _make_on_device(self, device: torch.device) -> DeviceForm: ...
+    def _make_on_device(self, device: torch.device, encoder: bool) -> DeviceForm: ...
 
     @functools.cached_property
-    def _on_devices(self) -> dict[torch.device, DeviceForm]:
+    def _on_devices(self) -> dict[tuple[torch.device, bool], DeviceForm]:
         return {}
 
-    def on_device(self, device: torch.device) -> DeviceForm:
-        """The form on a GPU; made once per device."""
-        if device not in self._on_devices:
+    def on_device(self, device: torch.device, *, encoder: bool = False) -> DeviceForm:
+        """The form on a GPU; made once per device. encoder: with the tables that encoding and measuring read, too."""
+        key = device, encoder
+        if key not in self._on_devices:
             with torch.cuda.device(device):
-                self._on_devices[device] = self._make_on_device(device)
-        return self._on_devices[device]
+                self._on_devices[key] = self._make_on_device(device, encoder)
+        return self._on_devices[key]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("native", "_on_devices")}
@@ -109,7 +110,7 @@ class IbpForm(Form):
         padded[: self.row_bytes] = row
         return padded.view(f"<u{word_bytes}")
 
-    def _make_on_device(self, device: torch.device) -> DeviceForm:
+    def _make_on_device(self, device: torch.device, encoder: bool) -> DeviceForm:
         # csrc/core/ibp_tables.h: one row per table, units padded to a multiple of 4.
         tables = np.zeros((_native.cpu.NUM_TABLES, 4 * -(-self.row_bytes // 16)), np.uint32)
         _native.cpu.make_tables(self.mask_bytes, self.bitval_bytes, self.chunk_bits, tables)
@@ -169,36 +170,36 @@ class DictForm(Form):
 
     @property
     def device_nbytes(self) -> int:
-        per_column = 8 + (1 << self.symbol_bits)
-        return self.dictionary.nbytes + len(self.dictionary) * per_column + (1 << self.symbol_bits)
+        return self.dictionary.nbytes + 8 * len(self.dictionary)
 
-    def _make_on_device(self, device: torch.device) -> DeviceForm:
+    def _make_on_device(self, device: torch.device, encoder: bool) -> DeviceForm:
         columns, codes = self.dictionary.shape
         used = self.dictionary.copy()
         used[:, self.num_symbols :] = 0
-        code_of_symbol = np.full((columns, 1 << self.symbol_bits), codes - 1, np.uint8)
-        for code in range(self.num_symbols):
-            code_of_symbol[np.arange(columns), used[:, code]] = code
         packed = np.zeros((columns, 8), np.uint8)
         fits = codes <= 8 and self.symbol_bits <= 8
         if fits:
             packed[:, :codes] = used
+        tables = {"dictionary": used.view(np.int16), "packed": packed.view(np.int64)}
+        if encoder:
+            tables |= self._code_tables(used)
+        tensors = {name: torch.from_numpy(table.reshape(-1)).to(device) for name, table in tables.items()}
+        parts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        parts |= dict(code_of_symbol=None, escape_code_of_symbol=None) | tensors
+        if not fits:
+            parts["packed"] = None
+        return DeviceForm(_native.cuda().DeviceDictCodec(**parts), tuple(tensors.values()))
+
+    def _code_tables(self, used: np.ndarray) -> dict[str, np.ndarray]:
+        """The dictionaries the other way round. used: the dictionary, 0 behind its symbols."""
+        columns, codes = used.shape
+        code_of_symbol = np.full((columns, 1 << self.symbol_bits), codes - 1, np.uint8)
+        for code in range(self.num_symbols):
+            code_of_symbol[np.arange(columns), used[:, code]] = code
         escape_code_of_symbol = np.full(1 << self.symbol_bits, ESCAPE_SYMBOLS, np.uint8)
         for code in reversed(range(ESCAPE_SYMBOLS)):  # the lowest code of a symbol stays
             escape_code_of_symbol[self.escape_dictionary[code]] = code
-        tables = used.view(np.int16), packed.view(np.int64), code_of_symbol, escape_code_of_symbol
-        tensors = tuple(torch.from_numpy(table.reshape(-1)).to(device) for table in tables)
-        parts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        native = _native.cuda().DeviceDictCodec(
-            **{
-                **parts,
-                "dictionary": tensors[0],
-                "packed": tensors[1] if fits else None,
-                "code_of_symbol": tensors[2],
-                "escape_code_of_symbol": tensors[3],
-            }
-        )
-        return DeviceForm(native, tensors)
+        return {"code_of_symbol": code_of_symbol, "escape_code_of_symbol": escape_code_of_symbol}
 
 
 def check_chunk(word_bits: int, words_per_chunk: int) -> None:

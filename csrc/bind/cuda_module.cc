@@ -36,23 +36,28 @@ DeviceDictCodec MakeDeviceDictCodec(int32_t num_values, int32_t value_bits, int3
                                     int32_t code_bits, bool sign_low, bool zero_code, bool per_column,
                                     const CudaVector<const int16_t>& dictionary,
                                     const std::optional<CudaVector<const int64_t>>& packed,
-                                    const CudaVector<const uint8_t>& code_of_symbol,
+                                    const std::optional<CudaVector<const uint8_t>>& code_of_symbol,
                                     const Vector<const uint16_t, nb::device::cpu>& escape_dictionary,
-                                    const CudaVector<const uint8_t>& escape_code_of_symbol) {
+                                    const std::optional<CudaVector<const uint8_t>>& escape_code_of_symbol) {
   DeviceDictCodec codec;
   codec.layout =
       MakeDictLayout(num_values, value_bits, symbol_bits, trim_bits, code_bits, sign_low, zero_code, per_column);
   const int64_t columns = per_column ? num_values : 1;
   CheckEqual("dictionary entries", codec.layout.dictionary_entries(), Length(dictionary));
-  CheckEqual("code_of_symbol", columns << symbol_bits, Length(code_of_symbol));
   if (packed) CheckEqual("packed", columns, Length(*packed));
   codec.dictionary_dev = reinterpret_cast<const uint16_t*>(dictionary.data());
   codec.packed_dev = packed ? reinterpret_cast<const uint64_t*>(packed->data()) : nullptr;
-  codec.code_of_symbol_dev = code_of_symbol.data();
   CheckEqual("escape_dictionary entries", int64_t{kPlainSymbol}, Length(escape_dictionary));
-  CheckEqual("escape_code_of_symbol", int64_t{1} << symbol_bits, Length(escape_code_of_symbol));
   std::copy_n(escape_dictionary.data(), kPlainSymbol, codec.escape_dictionary);
-  codec.escape_code_of_symbol_dev = escape_code_of_symbol.data();
+  if (code_of_symbol.has_value() != escape_code_of_symbol.has_value()) {
+    Throw<ArgumentError>("code_of_symbol and escape_code_of_symbol: want both or none of them");
+  }
+  if (code_of_symbol) {
+    CheckEqual("code_of_symbol", columns << symbol_bits, Length(*code_of_symbol));
+    CheckEqual("escape_code_of_symbol", int64_t{1} << symbol_bits, Length(*escape_code_of_symbol));
+    codec.code_of_symbol_dev = code_of_symbol->data();
+    codec.escape_code_of_symbol_dev = escape_code_of_symbol->data();
+  }
   return codec;
 }
 
@@ -60,6 +65,11 @@ void BindCountOnes(const CudaMatrix<const uint8_t>& rows, const CudaVector<int64
   const int64_t row_bytes = static_cast<int64_t>(rows.shape(1));
   CheckEqual("ones", 8 * row_bytes, Length(ones));
   LaunchCountOnes(rows.data(), Length(rows), static_cast<int32_t>(row_bytes), ones.data(), Stream(stream));
+}
+
+void CheckEncodes(const DeviceIbpCodec&) {}
+void CheckEncodes(const DeviceDictCodec& codec) {
+  if (codec.code_of_symbol_dev == nullptr) Throw<ArgumentError>("codec: want one with code_of_symbol, got one without");
 }
 
 template <typename Codec>
@@ -70,6 +80,7 @@ void CheckRows(const Codec& codec, const CudaMatrix<const uint8_t>& rows) {
 template <typename Codec>
 void BindMeasure(const Codec& codec, const CudaMatrix<const uint8_t>& rows, const CudaVector<int32_t>& payload_bytes,
                  uint64_t stream) {
+  CheckEncodes(codec);
   CheckRows(codec, rows);
   CheckEqual("payload_bytes", Length(rows), Length(payload_bytes));
   LaunchMeasure(codec, rows.data(), Length(rows), payload_bytes.data(), Stream(stream));
@@ -80,6 +91,7 @@ void BindEncode(const Codec& codec, const CudaMatrix<const uint8_t>& rows,
                 const CudaVector<const int64_t>& overflow_index, const CudaVector<uint8_t>& slots, int64_t slot_bytes,
                 const CudaVector<uint8_t>& bitmask, const CudaVector<uint8_t>& overflow,
                 const CudaVector<uint8_t>& scratch, uint64_t stream) {
+  CheckEncodes(codec);
   CheckRows(codec, rows);
   const int64_t n = Length(rows);
   CheckEqual("overflow_index", n, Length(overflow_index));
@@ -243,9 +255,9 @@ NB_MODULE(_cuda, m) {
           [](DeviceDictCodec* self, int32_t num_values, int32_t value_bits, int32_t symbol_bits, int32_t trim_bits,
              int32_t code_bits, bool sign_low, bool zero_code, bool per_column,
              const CudaVector<const int16_t>& dictionary, const std::optional<CudaVector<const int64_t>>& packed,
-             const CudaVector<const uint8_t>& code_of_symbol,
+             const std::optional<CudaVector<const uint8_t>>& code_of_symbol,
              const Vector<const uint16_t, nb::device::cpu>& escape_dictionary,
-             const CudaVector<const uint8_t>& escape_code_of_symbol) {
+             const std::optional<CudaVector<const uint8_t>>& escape_code_of_symbol) {
             new (self) DeviceDictCodec(MakeDeviceDictCodec(num_values, value_bits, symbol_bits, trim_bits, code_bits,
                                                            sign_low, zero_code, per_column, dictionary, packed,
                                                            code_of_symbol, escape_dictionary, escape_code_of_symbol));
@@ -253,8 +265,8 @@ NB_MODULE(_cuda, m) {
           nb::kw_only(), nb::arg("num_values"), nb::arg("value_bits"), nb::arg("symbol_bits"), nb::arg("trim_bits"),
           nb::arg("code_bits"), nb::arg("sign_low"), nb::arg("zero_code"), nb::arg("per_column"),
           nb::arg("dictionary").noconvert(), nb::arg("packed").noconvert().none(),
-          nb::arg("code_of_symbol").noconvert(), nb::arg("escape_dictionary").noconvert(),
-          nb::arg("escape_code_of_symbol").noconvert());
+          nb::arg("code_of_symbol").noconvert().none(), nb::arg("escape_dictionary").noconvert(),
+          nb::arg("escape_code_of_symbol").noconvert().none());
   m.def("copy_rows", &BindCopyRows, nb::arg("rows"), nb::arg("ids").noconvert(),
         nb::arg("positions").noconvert().none(), nb::arg("out").noconvert(), nb::arg("max_blocks"), nb::arg("stream"),
         "Gathers uncompressed rows; ids are not checked. For benchmarks.");

@@ -17,7 +17,7 @@ struct DeviceIbpCodec {
   const uint32_t* tables_dev = nullptr;
 };
 
-// Codec "dict" on the GPU.
+// Codec "dict" on the GPU. The tables that look codes up are for encoding; gathers do without.
 struct DeviceDictCodec {
   DictLayout layout;
   const uint16_t* dictionary_dev = nullptr;     // [columns or 1, 2^code_bits]
