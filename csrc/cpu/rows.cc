@@ -26,21 +26,29 @@ constexpr std::array<uint64_t, 256> kSpread = MakeSpread();
 
 bool BitmaskBit(const uint8_t* bitmask, int64_t row) { return (bitmask[row >> 3] >> (row & 7)) & 1; }
 
-// Copies of some slots, from which they are decoded. A copying loop keeps many cache misses in flight; a decoding loop
-// that waits for its own, or prefetches them, took twice as long for rows from memory.
+// Copies of some slots, from which they are decoded. A copying loop keeps many cache misses in flight, even more so if
+// it prefetches (50 x float32 came 15 % faster); a decoding loop that waits for its own, or prefetches them, took twice
+// as long for rows from memory.
 class SlotBlock {
  public:
   explicit SlotBlock(const SlotRows& rows)
       : rows_(rows),
         stride_((int64_t{rows.slot_bytes} + kSlackBytes + 63) / 64 * 64),
         capacity_(std::clamp<int64_t>(kBlockBytes / stride_, 1, kMaxRows)),
+        rows_ahead_(std::max<int64_t>(kBytesAhead / rows.slot_bytes, 1)),
         bytes_(static_cast<size_t>(capacity_ * stride_)) {}
 
   int64_t capacity() const { return capacity_; }
+  int64_t rows_ahead() const { return rows_ahead_; }
   void Fetch(int64_t i, int64_t slot) {
     is_payload_[i] = BitmaskBit(rows_.bitmask, slot);
     std::memcpy(bytes_.data() + i * stride_, rows_.slots + slot * rows_.slot_bytes,
                 static_cast<size_t>(rows_.slot_bytes));
+  }
+  // Starts reading a slot that is to be fetched soon.
+  void Prefetch(int64_t slot) const {
+    const uint8_t* bytes = rows_.slots + slot * rows_.slot_bytes;
+    for (int32_t at = 0; at < rows_.slot_bytes; at += 64) __builtin_prefetch(bytes + at);
   }
   const uint8_t* slot(int64_t i) const { return bytes_.data() + i * stride_; }
   bool is_payload(int64_t i) const { return is_payload_[i]; }
@@ -48,9 +56,10 @@ class SlotBlock {
  private:
   static constexpr int64_t kBlockBytes = 16 << 10;  // stays in the first-level cache
   static constexpr int64_t kMaxRows = 64;
+  static constexpr int64_t kBytesAhead = 8192;  // to prefetch
 
   const SlotRows& rows_;
-  const int64_t stride_, capacity_;
+  const int64_t stride_, capacity_, rows_ahead_;
   std::vector<uint8_t> bytes_;
   bool is_payload_[kMaxRows];
 };
@@ -145,7 +154,12 @@ void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& row
     SlotBlock block(rows);
     for (int64_t first = begin; first < end; first += block.capacity()) {
       const int64_t count = std::min(block.capacity(), end - first);
-      for (int64_t i = 0; i < count; ++i) block.Fetch(i, SlotOf(slot_of, ids[first + i], rows.num_rows));
+      for (int64_t i = 0; i < count; ++i) {
+        if (const int64_t soon = first + i + block.rows_ahead(); soon < end) {
+          block.Prefetch(SlotOf(slot_of, ids[soon], rows.num_rows));
+        }
+        block.Fetch(i, SlotOf(slot_of, ids[first + i], rows.num_rows));
+      }
       for (int64_t i = 0; i < count; ++i) {
         const int64_t id = ids[first + i];
         const uint8_t* slot = block.slot(i);
