@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# The benchmarks that need a GPU, one after the other, in about ten minutes: JSON and pictures go to a folder (the one
+# argument; default scripts/results). What scripts/gpu_check.sh built is measured. bench_epoch needs DGL; bench_gather
+# and bench_codec also measure WholeGraph and nvCOMP where they are installed. One that fails does not stop the others.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+python=${PYTHON:-python3}
+results=${1:-scripts/results}
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+mkdir -p "$results"
+failed=0
+run() {
+  local name=$1 output=$2
+  shift 2
+  echo "== $name"
+  "$python" "scripts/bench_$name.py" --config "configs/bench_$name.yaml" --json "$results/$output.json" \
+    --plot "$results/$output.png" "$@" || failed=1
+}
+run codec codec_gpu --set 'sizes.data={}' 'cpu.data={}' 'peers.data={}'
+run gather gather
+run epoch epoch
+run codec codec_gpu_peers --set 'sizes.data={}' 'cpu.data={}' 'gpu.data={}'
+exit "$failed"
