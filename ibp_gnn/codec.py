@@ -122,8 +122,9 @@ class Codec:
             value_bits = 8 * sample.dtype.itemsize
             forms += [fit_invariant_bits(row_bytes, value_bits, word_bits, words_per_chunk, threshold)]
 
-        sizes = [(_size(form, row_bytes, minimize), _size(form, row_bytes, "payloads")) for form in forms]
-        best = forms[sizes.index(min(sizes))]
+        best = forms[0]
+        if len(forms) > 1:
+            best = min(forms, key=lambda form: (_size(form, row_bytes, minimize), backend.stored_bytes(form, row_bytes)))
         return cls(sample.dtype, tuple(sample.shape[1:]), best)
 
     @property
