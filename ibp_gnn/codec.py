@@ -124,7 +124,8 @@ class Codec:
 
         best = forms[0]
         if len(forms) > 1:
-            best = min(forms, key=lambda form: (_size(form, row_bytes, minimize), backend.stored_bytes(form, row_bytes)))
+            sizes: tuple[Minimize, ...] = ("slots", "payloads") if minimize == "slots" else ("payloads",)
+            best = min(forms, key=lambda form: [_size(form, row_bytes, of) for of in sizes])
         return cls(sample.dtype, tuple(sample.shape[1:]), best)
 
     @property
