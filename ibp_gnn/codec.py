@@ -227,13 +227,11 @@ class Codec:
         metadata = _native.cpu.bitmask_bytes(len(stored)) + self.nbytes
         cuts = (0, 0.05, 0.5, 0.95, 1)
         ordered = torch.sort(stored).values
-        slot_bytes = best_slot_bytes(payload_histogram(lengths, self.row_bytes), self.row_bytes)
+        histogram = payload_histogram(lengths, self.row_bytes)
+        slot_bytes = best_slot_bytes(histogram, self.row_bytes)
         num_overflow = int(self.spills(lengths, slot_bytes).sum())
-        compact = (
-            compact_bytes(payload_histogram(lengths, self.row_bytes), slot_bytes, self.row_bytes)
-            + 2 * _native.cpu.SLACK_BYTES
-            + metadata
-        )
+        slots = compact_bytes(histogram, slot_bytes, self.row_bytes) + 2 * _native.cpu.SLACK_BYTES
+        compact = slots + metadata
         percentiles = {f"p{round(100 * cut)}": int(ordered[round(cut * (len(ordered) - 1))]) for cut in cuts}
         return CodecReport(
             codec=self.kind,

@@ -27,7 +27,7 @@ EXPONENT_BITS = {
 }
 _INTEGER_SYMBOLS = (4, 8, 12, 16)
 _CODE_BITS = (1, 2, 3, 4)
-_ESCAPE_CODE_BITS = 3
+_ESCAPE_CODE_BITS = ESCAPE_SYMBOLS.bit_length()
 _MAX_COLUMN_SYMBOL_BITS = 8
 # What makes decoding slower must take one part in so many off the payload: a dictionary per column, and a cut of floats
 # other than below the exponent with the sign moved there, which GPUs decode fastest.
