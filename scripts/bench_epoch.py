@@ -74,7 +74,7 @@ def run(part: FeatureSet, config: Config, device: torch.device) -> dict[str, Any
     data = load(part, config)
     store = CompressedFeatureStore.build(data.rows, config.codec, progress=False)
     batches, sampling_seconds = keep(data, config, device)
-    with store, open_methods(data.rows, store, config, device, batches[0].ids) as methods:
+    with store, open_methods(data.rows, store, config, device, batches) as methods:
         losses = verify(methods, batches, data, config, device)
         prepared = time.perf_counter()
         measured = measure(methods, batches, data, config, device, sampling_seconds)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python
 """Gathers rows by id to the GPU: compressed and uncompressed, from page-locked CPU memory and from GPU memory.
 
-Methods fetch the same ids of the same rows, in the same process, in turns; the bits of the result are checked before
-anything is timed. Times are medians of CUDA events over several sets of ids, launches being queued beforehand; GB/s
-counts uncompressed bytes that arrive. Also: how long a call keeps the host.
+Methods fetch random ids of the same rows, in the same process, in turns, new ids each time, so that no method finds in
+a cache what another has just read; the bits of the result are checked before anything is timed. Times are medians of
+CUDA events, launches being queued beforehand; GB/s counts uncompressed bytes that arrive. Also: how long a call keeps
+the host.
 
 python scripts/bench_gather.py --config configs/bench_gather.yaml --json out.json --plot out.png
 """

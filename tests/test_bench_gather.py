@@ -19,7 +19,6 @@ TINY = [
     "cases=[{dim: 50, footprint_gb: 0.01, batch_sizes: [500, 5000], hit_shares: [0.5]}, "
     "{dim: 128, dtype: bfloat16, footprint_gb: 0.01, batch_sizes: [5000], on_gpu: false, wholegraph: false}]",
     "lookahead=3",
-    "id_sets=2",
     "repeats=1",
     "host_calls=60",
 ]
@@ -203,18 +202,23 @@ def rows_and_batch(part: Any) -> tuple[Any, Any]:
 
 def test_batches(part: Any) -> None:
     rows, batch = rows_and_batch(part)
-    first = batch.sets[0]
-    assert len(batch.sets) == 3 and batch.out.shape == (300, 7)
-    assert torch.equal(first.random, first.joined[:100]) and torch.equal(first.ordered, first.random.sort().values)
-    for order in ("random", "ordered", "joined"):
-        assert torch.equal(batch.expected(order), rows.raw[getattr(first, order)])
+    assert batch.out.shape == (300, 7)
+    checked = {order: batch.to_check(order)[0] for order in ("random", "ordered", "joined")}
+    assert torch.equal(checked["random"], checked["joined"][:100])
+    assert torch.equal(checked["ordered"], checked["random"].sort().values)
+    for order, ids in checked.items():
+        assert torch.equal(batch.to_check(order)[1], rows.raw[ids])
+        first, second = batch.draw(order), batch.draw(order)
+        assert first.shape == second.shape == ids.shape and not torch.equal(first, second)
+        assert order != "ordered" or torch.equal(first, first.sort().values)
+        assert 0 <= int(first.min()) and int(first.max()) < 500
 
 
 def test_other_bits_are_found(part: Any) -> None:
     rows, batch = rows_and_batch(part)
     methods, measure = part("bench_gather_parts.methods"), part("bench_gather_parts.measure")
     right = methods.Method("raw_on_gpu", lambda ids, out: rows.raw[ids], "ordered", cached_rows=200)
-    hits = int((batch.sets[0].ordered < 200).sum())
+    hits = int((batch.to_check("ordered")[0] < 200).sum())
     assert measure._check(right, batch, rows) == {
         "rows_read": 100,
         "hits": hits,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -50,9 +52,9 @@ class Method:
 
 @contextlib.contextmanager
 def open_methods(
-    rows: torch.Tensor, store: CompressedFeatureStore, config: Config, device: torch.device, sample_ids: torch.Tensor
+    rows: torch.Tensor, store: CompressedFeatureStore, config: Config, device: torch.device, batches: list[Batch]
 ) -> Iterator[list[Method]]:
-    """rows: [n, d] on the CPU, hottest first; store: of these. sample_ids: int64 [k], of one batch. Both caches take at
+    """rows: [n, d] on the CPU, hottest first; store: of these. batches: of an epoch. Both caches take at
     most config.cache_share of the bytes of `rows`, everything counted."""
     raw = Method("raw", HostRows(rows))
     if device.type == "cpu":
@@ -62,7 +64,8 @@ def open_methods(
     capacity: int | float = cache_bytes if cache_bytes < store.nbytes else 1.0  # more than all rows take
     cache = CompressedGPUCache(store, capacity, device=device)
     with registered(rows) as address:
-        raw_cache = RawCache(rows, cache_bytes, device, sample_ids, address)
+        raw_cache = RawCache(rows, cache_bytes, device, address)
+        raw_cache.choose_blocks(functools.partial(next, itertools.cycle(batch.ids for batch in batches)))
         yield [
             raw,
             Method("raw_cache", raw_cache),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from contextlib import ExitStack
 from typing import Any, Literal
@@ -97,10 +98,9 @@ class _Runner:
         if not self._fits("cache", round(2 * share * rows.store.nbytes)):
             return
         cache = CompressedGPUCache(rows.store, f"{max(1, round(share * len(rows.store)))} rows", device=rows.device)
-        sample_ids = self._batches[0].sets[0].random
-        raw_cache = RawCache(rows.raw, cache.nbytes, rows.device, sample_ids, rows.raw_address)
+        raw_cache = RawCache(rows.raw, cache.nbytes, rows.device, rows.raw_address)
         for batch in self._batches:
-            raw_cache.choose_blocks(batch.sets[0].random)
+            raw_cache.choose_blocks(functools.partial(batch.draw, "random"))
             self.results += measure(partly_cached(share, cache, raw_cache), batch, rows, self._config)
 
     def _table(self, stack: ExitStack, key: str, where: Literal["cpu", "cuda"]) -> Gather | None:

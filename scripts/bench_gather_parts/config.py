@@ -33,15 +33,14 @@ class Case:
 @dataclasses.dataclass(frozen=True)
 class Config:
     """raw_blocks: of the kernel that copies ordered raw rows, the fastest one counts. lookahead: batches that are
-    fetched at once. id_sets: batches that are measured, in every round; repeats: rounds, after one to warm up.
+    fetched at once. repeats: timed calls of each method, each with new ids.
     host_ids, host_calls: ids of a call and number of calls for the time that a call takes on the host."""
 
     cases: tuple[Case, ...] = (Case(),)
     codec: str = "auto"
     raw_blocks: tuple[int, ...] = setting((16, 32, 64), ge=1)
     lookahead: int = setting(4, ge=2)
-    id_sets: int = setting(3, ge=1)
-    repeats: int = setting(4, ge=1)
+    repeats: int = setting(12, ge=1)
     host_ids: int = setting(1000, ge=1)
     host_calls: int = setting(300, ge=1)
     seed: int = setting(0, ge=0)

@@ -53,36 +53,35 @@ def open_rows(case: Case, config: Config) -> Iterator[Rows]:
 
 
 @dataclasses.dataclass(frozen=True)
-class IdSet:
-    """int64 on the GPU. joined: the ids of several batches, one after the other; random: those of the first batch;
-    ordered: the same, sorted."""
-
-    joined: torch.Tensor
-    random: torch.Tensor
-    ordered: torch.Tensor
-
-
-@dataclasses.dataclass(frozen=True)
 class Batch:
-    """size: ids of a batch. out: buffer for as many rows as the longest of the id sets has."""
+    """size: ids of a batch; lookahead: batches whose ids are joined, one after the other. out: buffer for the rows of
+    so many. All ids are int64 on the GPU."""
 
     size: int
-    sets: list[IdSet]
+    lookahead: int
     out: torch.Tensor
+    _num_rows: int
+    _joined: torch.Tensor
     _joined_rows: torch.Tensor
 
-    def expected(self, order: Order) -> torch.Tensor:
-        """The rows of the first set, on the GPU."""
+    def draw(self, order: Order) -> torch.Tensor:
+        """New ids each time: what an earlier call read may still be in a cache of the CPU or the GPU."""
+        count = self.lookahead * self.size if order == "joined" else self.size
+        ids = torch.randint(self._num_rows, (count,), device=self.out.device)
+        return torch.sort(ids).values if order == "ordered" else ids
+
+    def to_check(self, order: Order) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same ids each time, and their rows."""
         if order == "joined":
-            return self._joined_rows
-        rows = self._joined_rows[: self.size]
-        return rows[torch.sort(self.sets[0].random).indices] if order == "ordered" else rows
+            return self._joined, self._joined_rows
+        ids, rows = self._joined[: self.size], self._joined_rows[: self.size]
+        if order == "random":
+            return ids, rows
+        ids, positions = torch.sort(ids)
+        return ids, rows[positions]
 
 
 def make_batch(rows: Rows, size: int, config: Config) -> Batch:
-    sets = []
-    for _ in range(config.id_sets):
-        joined = torch.randint(len(rows.raw), (config.lookahead * size,), device=rows.device)
-        sets.append(IdSet(joined, joined[:size], torch.sort(joined[:size]).values))
-    expected = rows.raw[sets[0].joined.cpu()].to(rows.device)
-    return Batch(size, sets, torch.empty_like(expected), expected)
+    joined = torch.randint(len(rows.raw), (config.lookahead * size,), device=rows.device)
+    expected = rows.raw[joined.cpu()].to(rows.device)
+    return Batch(size, config.lookahead, torch.empty_like(expected), len(rows.raw), joined, expected)

@@ -19,10 +19,12 @@ from .config import Config
 from .data import Batch, Rows
 from .methods import Method
 
+_WARM_UP = 3  # calls of each method that are not counted
+
 
 def measure(methods: list[Method], batch: Batch, rows: Rows, config: Config) -> list[dict[str, Any]]:
-    """ms: of one batch, also where several are fetched at once; median over id sets and rounds. rows_read, hits and
-    pcie_bytes: of one gather of the first id set, which with lookahead is of several batches."""
+    """ms: of one batch, also where several are fetched at once; median over calls. rows_read, hits and pcie_bytes: of
+    one gather, which with lookahead is of several batches."""
     traffic = [_check(method, batch, rows) for method in methods]
     results = []
     for method, moved, milliseconds in zip(methods, traffic, _interleaved_ms(methods, batch, config), strict=True):
@@ -42,14 +44,14 @@ def measure(methods: list[Method], batch: Batch, rows: Rows, config: Config) -> 
 
 
 def _check(method: Method, batch: Batch, rows: Rows) -> dict[str, Any]:
-    """Raises AssertionError naming the method unless it returns the raw rows of the first id set. What it read."""
-    ids = getattr(batch.sets[0], method.order)
+    """Raises AssertionError naming the method unless it returns the raw rows. What it read."""
+    ids, expected = batch.to_check(method.order)
     out = batch.out[: len(ids)]
     to_bytes(out).fill_(0xA5)
     if method.source is not None:
         method.source.reset_stats()
     try:
-        assert_bitwise_equal(method.gather(ids, out), batch.expected(method.order))
+        assert_bitwise_equal(method.gather(ids, out), expected)
     except AssertionError as error:
         raise AssertionError(f"{method.key}, {batch.size} ids: {error}") from error
     if method.source is not None:
@@ -64,16 +66,15 @@ def _check(method: Method, batch: Batch, rows: Rows) -> dict[str, Any]:
 
 
 def _interleaved_ms(methods: list[Method], batch: Batch, config: Config) -> list[float]:
-    """Median milliseconds of each method's gathers; methods take turns."""
+    """Median milliseconds of each method's gathers, each of new ids; methods take turns."""
     times: list[list[float]] = [[] for _ in methods]
-    for repeat in tqdm(range(config.repeats + 1), desc=f"{batch.size} ids", leave=False):
-        for one in batch.sets:
-            for method, of_method in zip(methods, times, strict=True):
-                ids = getattr(one, method.order)
-                call = functools.partial(method.gather, ids, batch.out[: len(ids)])
-                milliseconds = queued_ms(call) if method.queued else _clock_ms(call)
-                if repeat:  # the first round warms up
-                    of_method.append(milliseconds)
+    for repeat in tqdm(range(_WARM_UP + config.repeats), desc=f"{batch.size} ids", leave=False):
+        for method, of_method in zip(methods, times, strict=True):
+            ids = batch.draw(method.order)
+            call = functools.partial(method.gather, ids, batch.out[: len(ids)])
+            milliseconds = queued_ms(call) if method.queued else _clock_ms(call)
+            if repeat >= _WARM_UP:
+                of_method.append(milliseconds)
     return [statistics.median(of_method) for of_method in times]
 
 

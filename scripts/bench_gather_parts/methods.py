@@ -57,18 +57,18 @@ class Method:
 
 def from_cpu_memory(rows: Rows, batch: Batch, config: Config, wholegraph: Gather | None) -> list[Method]:
     """Methods whose rows are all in CPU memory. wholegraph: of a table there."""
-    first, address, store = batch.sets[0], rows.raw_address, rows.store
-    blocks = fastest_blocks(
-        lambda count: copy_rows(address, first.ordered, batch.out[: batch.size], None, count), config.raw_blocks
-    )
-    places, positions = torch.sort(first.joined)
-    joined_blocks = fastest_blocks(
-        lambda count: copy_rows(address, places, batch.out, positions, count), config.raw_blocks
-    )
+    address, store = rows.raw_address, rows.store
 
     def ordered(ids: torch.Tensor, out: torch.Tensor, blocks: int) -> torch.Tensor:
         places, positions = torch.sort(ids)
         return copy_rows(address, places, out, positions, blocks)
+
+    def fastest(order: Order) -> int:
+        return fastest_blocks(
+            lambda ids, count: ordered(ids, batch.out[: len(ids)], count), lambda: batch.draw(order), config.raw_blocks
+        )
+
+    blocks, joined_blocks = fastest("random"), fastest("joined")
 
     def presorted(ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         store.gather_on(rows.device).gather(ids, to_bytes(out), ordered=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,26 +40,26 @@ def copy_rows(
     return out
 
 
-def fastest_blocks(copy: Callable[[int], Any], choices: tuple[int, ...]) -> int:
-    """Which number of blocks `copy` is fastest with."""
-    best = {blocks: min(queued_ms(functools.partial(copy, blocks)) for _ in range(4)) for blocks in choices}
+def fastest_blocks(
+    copy: Callable[[torch.Tensor, int], Any], draw: Callable[[], torch.Tensor], choices: tuple[int, ...]
+) -> int:
+    """Which number of blocks `copy` is fastest with. draw: gives the ids of a batch, on the GPU, others each time."""
+    best = {
+        blocks: statistics.median(queued_ms(functools.partial(copy, draw(), blocks)) for _ in range(5))
+        for blocks in choices
+    }
     return min(best, key=lambda blocks: best[blocks])
 
 
 class RawCache:
     """A RowSource: the first rows in GPU memory, the others read in place from page-locked CPU memory, all by one
-    kernel, in order of where they lie. Its number of blocks is the fastest for the ids given."""
+    kernel, in order of where they lie. See `choose_blocks`."""
 
-    def __init__(
-        self,
-        rows: torch.Tensor,
-        cache_bytes: int,
-        device: torch.device,
-        sample_ids: torch.Tensor,
-        host_address: int,
-    ) -> None:
-        """rows: [n, d] on the CPU, hottest first, page-locked as long as this is used. sample_ids: int64 [k], of one
-        batch. host_address: where GPUs read these rows (`registered`)."""
+    blocks = 0
+
+    def __init__(self, rows: torch.Tensor, cache_bytes: int, device: torch.device, host_address: int) -> None:
+        """rows: [n, d] on the CPU, hottest first, page-locked as long as this is used. host_address: where GPUs read
+        these rows (`registered`)."""
         self.shape, self.dtype, self.device = tuple(rows.shape), rows.dtype, device
         rows_bytes = to_bytes(rows)
         self.row_bytes = rows_bytes.shape[1]
@@ -71,7 +72,6 @@ class RawCache:
         cached = self._buffer[shift : shift + self.num_cached * self.row_bytes]
         cached.view(self.num_cached, self.row_bytes).copy_(rows_bytes[: self.num_cached])
         self._distance = (self._buffer.data_ptr() + shift - self._host) // self.row_bytes
-        self.choose_blocks(sample_ids)
 
     @property
     def nbytes(self) -> int:
@@ -82,10 +82,9 @@ class RawCache:
         """ids: int64 [n] on the GPU or in pinned memory, not checked. Enqueued on the current stream."""
         return self._gather(ids, self.blocks, out)
 
-    def choose_blocks(self, sample_ids: torch.Tensor) -> None:
-        """From now on, the number of blocks that is the fastest for these ids: int64 [k], of one batch."""
-        ids = sample_ids.to(self.device)
-        self.blocks = fastest_blocks(lambda blocks: self._gather(ids, blocks), _BLOCKS)
+    def choose_blocks(self, draw: Callable[[], torch.Tensor]) -> None:
+        """From now on, the number of blocks that is the fastest. draw: gives int64 ids of a batch, others each time."""
+        self.blocks = fastest_blocks(self._gather, lambda: draw().to(self.device), _BLOCKS)
 
     def _gather(self, ids: torch.Tensor, blocks: int, out: torch.Tensor | None = None) -> torch.Tensor:
         ids = ids.to(self.device, non_blocking=True)
