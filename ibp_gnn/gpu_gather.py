@@ -68,14 +68,15 @@ class MappedRows:
         )
 
 
-# Random rows over more than about 1 GB of mapped memory are bound by address translation, not by bytes; ordered
+# Random rows over more than about 0.8 GB of mapped memory are bound by address translation, not by bytes; ordered
 # they are not. Ordering a small batch costs more than it saves.
-_ORDER_FOOTPRINT_BYTES = 1 << 30
+_ORDER_FOOTPRINT_BYTES = 3 << 28
 _ORDER_MIN_MISSES = 4096
 _MOST_PLACES = 2**32 - 2  # that can be ordered
 # Few blocks saturate the link, keep the addresses in flight close together, and leave the GPU to training. Payloads
-# whose offsets are not known beforehand take more decoding for each byte that crosses the link.
-_MISS_BLOCKS, _MISS_BLOCKS_SLOW_DECODE = 16, 64
+# whose offsets are not known beforehand take more decoding for each byte that crosses the link: those of codec "dict"
+# with a zero code, and more so those of "ibp".
+_MISS_BLOCKS, _MISS_BLOCKS_ZERO_CODE, _MISS_BLOCKS_IBP = 16, 32, 64
 _SEE_EVERY_IDS = 32768  # so many are gathered before the miss rate is looked at again
 
 
@@ -110,8 +111,10 @@ class GpuGather:
         self._unseen_ids = 0  # gathered since then
         self._seen_hits_misses = self._seen.numpy()[:2]
         self._last_hits_misses = (0, 0)
-        fast = isinstance(codec.form, DictForm) and not codec.form.zero_code
-        self._miss_blocks = _MISS_BLOCKS if fast else _MISS_BLOCKS_SLOW_DECODE
+        if isinstance(codec.form, DictForm):
+            self._miss_blocks = _MISS_BLOCKS_ZERO_CODE if codec.form.zero_code else _MISS_BLOCKS
+        else:
+            self._miss_blocks = _MISS_BLOCKS_IBP
         self._touched: torch.Tensor | None = None
         self._miss_rate = 1.0 if cache is None or cache.num_rows < self.num_rows else 0.0
         self.remap(store, lead_bytes=lead_bytes, cache=cache, place=place, store_offset=store_offset)

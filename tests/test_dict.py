@@ -42,6 +42,7 @@ from ibp_gnn.testing import KINDS, MANTISSA_BITS, assert_bitwise_equal, special_
 
 GOLDEN_FILES = sorted((Path(__file__).parent / "golden" / "dict").glob("*.npz"))
 WIDTHS = (1, 2, 3, 7, 8, 9, 31, 33, 50, 64, 100, 128, 602)
+FASTEST_BACKENDS = DICT_BACKENDS[2:]
 WORDS = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 SLACK = [0] * 64
 
@@ -436,6 +437,24 @@ def test_every_form(value_bits, backend):
     assert forms > 80
 
 
+def forms_of_floats(value_bits: int, symbol_bits: int) -> Iterator[tuple[DictForm, int]]:
+    """Those that fit takes of floats, with rows of every length that kernels treat differently; and the length of
+    slots, which some payloads fit or almost all do."""
+    product = itertools.product((30, 64, 100, 129, 300, 768, 1030), (2, 3), (False, True), (False, True))
+    for seed, (width, code_bits, zero_code, sign_low) in enumerate(product):
+        form = some_form(Parts(Cut(symbol_bits, sign_low), code_bits, zero_code, False, 0), value_bits, width, seed)
+        yield form, (3 + seed // 3 % 2) * form.row_bytes // 16 * 4
+
+
+@pytest.mark.parametrize(("value_bits", "symbol_bits"), [(32, 8), (16, 8), (16, 5)])
+@pytest.mark.parametrize("backend", FASTEST_BACKENDS, indirect=True)
+def test_the_forms_of_floats(value_bits, symbol_bits, backend):
+    """There is code of their own for them."""
+    for seed, (form, slot_bytes) in enumerate(forms_of_floats(value_bits, symbol_bits)):
+        rows = torch.from_numpy(mixed_rows(form, 40, seed)).view(WORDS[value_bits])
+        assert_as_the_oracle(codec_of(form), rows, backend, slot_bytes)
+
+
 def test_the_matrix_has_every_kind_of_row():
     """Or the test above could not fail where it matters."""
     form = some_form(Parts(Cut(8, True), 3, True, True, 9), 32, 33, seed=0)
@@ -727,6 +746,14 @@ def forms_of_long_rows(value_bits: int) -> Iterator[tuple[DictForm, int]]:
 @pytest.mark.parametrize("value_bits", [8, 16, 32, 64])
 def test_random_bytes_of_long_rows_decode_as_by_the_oracle_or_not_at_all(value_bits, backend):
     found = [read_as_by_the_oracle(*form, seed, backend) for seed, form in enumerate(forms_of_long_rows(value_bits))]
+    assert sum(True in some for some in found) > 20 and sum(False in some for some in found) > 20
+
+
+@pytest.mark.parametrize(("value_bits", "symbol_bits"), [(32, 8), (16, 8), (16, 5)])
+@pytest.mark.parametrize("backend", FASTEST_BACKENDS, indirect=True)
+def test_random_bytes_of_floats_decode_as_by_the_oracle_or_not_at_all(value_bits, symbol_bits, backend):
+    forms = enumerate(forms_of_floats(value_bits, symbol_bits))
+    found = [read_as_by_the_oracle(*form, seed, backend) for seed, form in forms]
     assert sum(True in some for some in found) > 20 and sum(False in some for some in found) > 20
 
 

@@ -5,7 +5,7 @@
 namespace ibp {
 
 bool LaunchGatherBfloat16(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream) {
-  return LaunchDictLanes<2, 8, 2>(codec, request, stream) || LaunchDictLanes<2, 8, 3>(codec, request, stream);
+  return LaunchDictLanes<2, 8>(codec, request, stream);
 }
 
 }  // namespace ibp

@@ -5,7 +5,7 @@
 namespace ibp {
 
 bool LaunchGatherFloat16(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream) {
-  return LaunchDictLanes<2, 11, 2>(codec, request, stream) || LaunchDictLanes<2, 11, 3>(codec, request, stream);
+  return LaunchDictLanes<2, 11>(codec, request, stream);
 }
 
 }  // namespace ibp

@@ -5,7 +5,7 @@
 namespace ibp {
 
 bool LaunchGatherFloat32(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream) {
-  return LaunchDictLanes<4, 24, 2>(codec, request, stream) || LaunchDictLanes<4, 24, 3>(codec, request, stream);
+  return LaunchDictLanes<4, 24>(codec, request, stream);
 }
 
 }  // namespace ibp

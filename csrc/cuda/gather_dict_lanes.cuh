@@ -1,5 +1,6 @@
-// The gather of codec "dict" for its usual forms: codes of 2 or 3 bits, symbols of at most 8 bits below the sign, every
-// value with low bits, nothing trimmed. Offsets in a payload are then known beforehand but those of what is escaped.
+// The gather of codec "dict" for its usual forms: codes of 2 or 3 bits, symbols of at most 8 bits, nothing trimmed.
+// Where every value has low bits, offsets in a payload are known beforehand but those of what is escaped. With a zero
+// code they follow from how many values before have low bits, and escapes from how many of the row have.
 //
 // A lane decodes 16 bytes of a row at a time, kLanes lanes share a row, and a warp works on a tile of kRows rows for
 // each of its groups of lanes, kSteps steps of each. What makes it fast is that a row costs few instructions: the rows
@@ -15,7 +16,7 @@ namespace ibp {
 constexpr int32_t kSectorBytes = 32;  // of memory; loads fetch whole ones
 
 template <int kValueBytes_, int kLowBits_, int kCodeBits_, int kLanes_, int kRows_, int kSteps_, int kLoads_,
-          bool kPerColumn_, bool kWhole_>
+          bool kPerColumn_, bool kWhole_, bool kZeroCode_>
 struct DictLanes {
   static constexpr int kValueBytes = kValueBytes_, kLowBits = kLowBits_, kCodeBits = kCodeBits_, kLanes = kLanes_;
   static constexpr int kRows = kRows_, kSteps = kSteps_, kUnits = kRows * kSteps;
@@ -23,6 +24,7 @@ struct DictLanes {
   static constexpr bool kPerColumn = kPerColumn_;
   // Rows are multiples of 16 bytes and start at one, and low bits start at a multiple of 4 bytes.
   static constexpr bool kWhole = kWhole_;
+  static constexpr bool kZeroCode = kZeroCode_;
   static constexpr int kSymbolBits = 8 * kValueBytes - kLowBits;
   static constexpr int kValues = kLoadBytes / kValueBytes, kQuads = kValues / 4;
   static constexpr int kGroups = kWarpSize / kLanes, kTileRows = kRows * kGroups;
@@ -32,7 +34,7 @@ struct DictLanes {
   static constexpr bool kManySteps = kSteps > 2;  // of which a row may need fewer
   // Two with 128 registers a thread or three with 80: of 768 values the first is 4 to 10 % faster, of 128 float32 the
   // second by 5 %.
-  static constexpr int kBlocksPerMultiprocessor = kManySteps ? 2 : 3;
+  static constexpr int kBlocksPerMultiprocessor = kManySteps || kZeroCode ? 2 : 3;
   // Where several loads bring a payload, none of them should share a memory sector with the next one.
   static constexpr int32_t kBaseAlign = kLoads > 1 ? kSectorBytes : kLoadBytes;
 };
@@ -118,6 +120,21 @@ __device__ __forceinline__ uint32_t FullNibbles(uint32_t nibbles) {
   return (kCodeBits == 3 ? two & (nibbles >> 2) : two) & 0x11111111u;
 }
 
+// The lowest bits of those nibbles that are the zero code, which is one less than the escape.
+template <int kCodeBits>
+__device__ __forceinline__ uint32_t ZeroNibbles(uint32_t nibbles) {
+  const uint32_t high = kCodeBits == 3 ? (nibbles >> 2) & (nibbles >> 1) : nibbles >> 1;
+  return high & ~nibbles & 0x1111u;
+}
+
+// The zero code, as often as it fits 32 bits.
+template <int kCodeBits>
+__host__ __device__ constexpr uint32_t ZeroCodes() {
+  uint32_t codes = 0;
+  for (int bit = 0; bit < 32; bit += kCodeBits) codes |= ((1u << kCodeBits) - 2) << bit;
+  return codes;
+}
+
 // Bytes of `in_order` to the bytes of the values that `escaped` has the lowest bits of the nibbles of, the first byte
 // to the first of them and so on; the others get 0.
 __device__ __forceinline__ uint32_t ToEscaped(uint32_t in_order, uint32_t escaped) {
@@ -169,6 +186,58 @@ __device__ __forceinline__ uint4 AssembleValues(const uint8_t* low_bytes, int mi
     }
     return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
   }
+}
+
+// The same where only some values have low bits, those that `with_low` has the lowest bits of the nibbles of, which lie
+// one after the other from bit `bit` (below 32) of these words in shared memory on. The others are 0, as their symbols.
+template <typename Lanes>
+__device__ __forceinline__ uint4 AssemblePresent(const uint32_t* words, int bit, uint32_t with_low, bool sign_low,
+                                                 const uint32_t (&symbols)[Lanes::kQuads]) {
+  constexpr int kWords = (Lanes::kValues * Lanes::kLowBits + 31) / 32;
+  uint32_t low[kWords];
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) low[w] = __funnelshift_r(words[w], words[w + 1], bit);
+  auto drop = [&](int bits) {  // of the lowest ones, at most 32
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) low[w] = __funnelshift_rc(low[w], w + 1 < kWords ? low[w + 1] : 0, bits);
+  };
+  uint32_t x[4];
+  if constexpr (Lanes::kLowBits == 24) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const uint32_t present = (with_low >> (4 * v)) & 1;
+      x[v] = __byte_perm(present ? low[0] : 0, symbols[0], 0x4210 + (v << 12));
+      drop(24 * present);
+      x[v] = __funnelshift_r(x[v], x[v], sign_low);
+    }
+  } else {
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {
+      const uint32_t of_quad = (with_low >> (16 * q)) & 0xffffu;
+      if constexpr (Lanes::kLowBits == 8) {
+        const uint32_t bytes = ToEscaped(low[0], of_quad);
+        drop(8 * __popc(of_quad));
+        x[2 * q] = __byte_perm(bytes, symbols[q], 0x5140);
+        x[2 * q + 1] = __byte_perm(bytes, symbols[q], 0x7362);
+      } else {
+        static_assert(Lanes::kLowBits == 11 && Lanes::kValueBytes == 2, "float32, bfloat16 or float16");
+        uint32_t values[4];
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          const uint32_t present = (of_quad >> (4 * v)) & 1;
+          values[v] = present ? low[0] & 0x7ffu : 0;
+          drop(11 * present);
+        }
+        x[2 * q] = (values[0] | (values[1] << 16)) | (__byte_perm(symbols[q], 0, 0x4140) << 11);
+        x[2 * q + 1] = (values[2] | (values[3] << 16)) | (__byte_perm(symbols[q], 0, 0x4342) << 11);
+      }
+    }
+    if (sign_low) {
+#pragma unroll
+      for (int p = 0; p < 4; ++p) x[p] = RotateHalves(x[p]);
+    }
+  }
+  return make_uint4(x[0], x[1], x[2], x[3]);
 }
 
 // Stores the first `count` values of x, at an address that is a multiple of `alignment`.
@@ -239,9 +308,9 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
   uint8_t* const windows = list + DictShared<Lanes>::kListBytes + (Lanes::kLongRows ? 0 : group * kWindowStride);
   const int32_t row_bytes = layout.row_bytes, num_values = layout.num_values;
   const int32_t codes_bytes = layout.codes_bytes();
-  const int32_t escape_byte = codes_bytes + layout.LowBytes(num_values);
-  const int32_t escape_room = min(request.lead_bytes, PayloadLimit(request, row_bytes)) - escape_byte;
-  const int32_t most_escapes = 8 * escape_room / kEscapeCodeBits;
+  const int32_t payload_limit = min(request.lead_bytes, PayloadLimit(request, row_bytes));
+  auto escape_byte_after = [&](int32_t with_low) { return codes_bytes + (with_low * Lanes::kLowBits + 7) / 8; };
+  const int32_t fixed_escape_byte = escape_byte_after(num_values);  // without a zero code
   const uint32_t alignment = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(request.out_dev)) | row_bytes;
   const WarpShare share = MakeWarpShare(request, grid);
   int32_t hits = 0, misses = 0;
@@ -277,16 +346,17 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
   auto load_codes = [&](int r, int32_t skew, int32_t step_value, uint32_t mask) {
     const uint32_t* codes = reinterpret_cast<const uint32_t*>(code_window + r * kGroups * kWindowStride + skew) +
                             step_value * kCodeBits / 32;
-    return __funnelshift_r(codes[0], codes[1], code_shift) & mask;
+    const uint32_t packed = __funnelshift_r(codes[0], codes[1], code_shift);
+    return Lanes::kZeroCode ? (packed & mask) | (ZeroCodes<kCodeBits>() & ~mask) : packed & mask;
   };
-  // The escapes of a row that takes several tiles. For plain symbols only, which few rows have.
-  auto count_escapes = [&](int32_t skew) {
+  // How many codes of a row are of a kind, which has the lowest bits of their nibbles set; for rows of several tiles.
+  auto count_codes = [&](int32_t skew, auto of_kind) {
     int32_t count = 0;
     for (int32_t step_value = 0; step_value < num_values; step_value += Lanes::kStepValues) {
       const uint32_t packed = load_codes(0, skew, step_value, make_code_mask(step_value));
 #pragma unroll
       for (int q = 0; q < kQuads; ++q) {
-        count += __popc(FullNibbles<kCodeBits>(CodeNibbles<kCodeBits>(packed >> (4 * kCodeBits * q))));
+        count += __popc(of_kind(CodeNibbles<kCodeBits>(packed >> (4 * kCodeBits * q))));
       }
     }
     return WarpSum(count);
@@ -364,11 +434,21 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
 #pragma unroll
       for (int r = 0; r < kRows; ++r) rows[r] = entries[tile + r * kGroups + group];
       int32_t escapes_before[kRows] = {}, plain_before[kRows] = {};
-      int32_t row_escapes = -1;  // of a row that takes several tiles, once it is needed
+      int32_t row_escapes = -1;  // of a row that takes several tiles, once it is needed: few have plain symbols
+      // With a zero code: values with low bits, of the row and before this tile.
+      int32_t row_lows[kRows] = {}, lows_before[kRows] = {};
+      if constexpr (Lanes::kZeroCode && Lanes::kLongRows) {
+        row_lows[0] =
+            count_codes(rows[0].skew, [](uint32_t nibbles) { return ~ZeroNibbles<kCodeBits>(nibbles) & 0x1111u; });
+      }
+      // A damaged payload's may be anywhere.
+      auto escape_byte_of = [&](int r) {
+        return Lanes::kZeroCode ? min(escape_byte_after(row_lows[r]), payload_limit) : fixed_escape_byte;
+      };
       int32_t first_value = 0;
       do {
-        uint32_t symbols[kUnits][kQuads] = {}, escaped[kUnits] = {};
-        UnitCounts<Lanes> counts;
+        uint32_t symbols[kUnits][kQuads] = {}, escaped[kUnits] = {}, with_low[kUnits] = {};
+        UnitCounts<Lanes> counts, low_counts;
         // Rows that the tile does not have are decoded from what is there, which costs less than to branch.
 #pragma unroll
         for (int u = 0; u < kUnits; ++u) {
@@ -381,6 +461,7 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
           for (int q = 0; q < kQuads; ++q) {
             const uint32_t nibbles = CodeNibbles<kCodeBits>(packed >> (4 * kCodeBits * q));
             escaped[u] |= FullNibbles<kCodeBits>(nibbles) << (16 * q);
+            if (Lanes::kZeroCode) with_low[u] |= (~ZeroNibbles<kCodeBits>(nibbles) & 0x1111u) << (16 * q);
             if constexpr (Lanes::kPerColumn) {
               const auto* dictionaries =
                   reinterpret_cast<const ulonglong2*>(shared) +
@@ -398,15 +479,31 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
             }
           }
           counts.Add(u, __popc(escaped[u]));
+          if (Lanes::kZeroCode) low_counts.Add(u, __popc(with_low[u]));
         }
         const UnitCounts<Lanes> totals = counts.SumLanes(group_lane);
+        int32_t low_ranks[kUnits] = {};  // of each unit's first value with low bits
+        if constexpr (Lanes::kZeroCode) {
+          const UnitCounts<Lanes> low_totals = low_counts.SumLanes(group_lane);
+#pragma unroll
+          for (int u = 0; u < kUnits; ++u) {
+            low_ranks[u] = lows_before[u / kSteps] + low_counts.Of(u);
+            lows_before[u / kSteps] += low_totals.Of(u);
+          }
+#pragma unroll
+          for (int r = 0; r < kRows; ++r) {
+            if (!Lanes::kLongRows) row_lows[r] = lows_before[r];
+          }
+        }
 
         // The dictionaries have 0 for the escape, the escape dictionary for plain symbols.
         uint32_t plain[kUnits][kQuads], any_plain = 0;  // bit 8k: value k of the quad has a plain symbol
 #pragma unroll
         for (int u = 0; u < kUnits; ++u) {
           const int r = u / kSteps;
-          const uint32_t rank = min(escapes_before[r], most_escapes) + counts.Of(u);
+          const int32_t escape_byte = escape_byte_of(r);
+          const int32_t most_before = 8 * (payload_limit - escape_byte) / kEscapeCodeBits;
+          const uint32_t rank = min(escapes_before[r], most_before) + counts.Of(u);
           const uint32_t bit = 8 * (escape_byte % 4) + rank * kEscapeCodeBits;  // rows start at multiples of 4 bytes
           const uint32_t* words = reinterpret_cast<const uint32_t*>(windows + r * kGroups * kWindowStride +
                                                                     rows[r].skew + escape_byte / 4 * 4) +
@@ -425,7 +522,9 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
         }
 
         if (__any_sync(kWholeWarp, any_plain)) {
-          if (Lanes::kLongRows && row_escapes < 0) row_escapes = count_escapes(rows[0].skew);
+          if (Lanes::kLongRows && row_escapes < 0) {
+            row_escapes = count_codes(rows[0].skew, [](uint32_t nibbles) { return FullNibbles<kCodeBits>(nibbles); });
+          }
           UnitCounts<Lanes> plain_counts;
 #pragma unroll
           for (int u = 0; u < kUnits; ++u) {
@@ -437,8 +536,8 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
           for (int u = 0; u < kUnits; ++u) {
             const int r = u / kSteps;
             const int32_t codes = layout.EscapeBytes(Lanes::kLongRows ? row_escapes : escapes_before[r]);
-            const uint8_t* next = windows + r * kGroups * kWindowStride + rows[r].skew + escape_byte +
-                                  min(codes + plain_before[r], escape_room) + plain_counts.Of(u);
+            const uint8_t* next = windows + r * kGroups * kWindowStride + rows[r].skew +
+                                  min(escape_byte_of(r) + codes + plain_before[r], payload_limit) + plain_counts.Of(u);
             plain_before[r] += plain_totals.Of(u);
 #pragma unroll
             for (int q = 0; q < kQuads; ++q) {
@@ -458,10 +557,21 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
           const int32_t column = step_value + group_lane * kValues;
           const RowEntry& row = rows[r];
           if (row.end > 0 && column < num_values) {
-            const uint8_t* low = low_window + r * kGroups * kWindowStride + row.skew + step_value * Lanes::kLowBits / 8;
-            const int before = (Lanes::kWhole ? 0 : codes_bytes) + (kLaneLowBytes % 4 ? group_lane * kLaneLowBytes : 0);
             uint8_t* out = request.out_dev + int64_t{row.position} * row_bytes + column * Lanes::kValueBytes;
-            StoreValues<Lanes>(out, AssembleValues<Lanes>(low, before % 4, symbols[u]), num_values - column, alignment);
+            uint4 values;
+            if constexpr (Lanes::kZeroCode) {
+              const int bit = min(8 * codes_bytes + low_ranks[u] * Lanes::kLowBits, 8 * payload_limit);
+              const uint8_t* window = windows + r * kGroups * kWindowStride + row.skew;
+              values = AssemblePresent<Lanes>(reinterpret_cast<const uint32_t*>(window) + bit / 32, bit % 32,
+                                              with_low[u], layout.sign_low, symbols[u]);
+            } else {
+              const uint8_t* low =
+                  low_window + r * kGroups * kWindowStride + row.skew + step_value * Lanes::kLowBits / 8;
+              const int before =
+                  (Lanes::kWhole ? 0 : codes_bytes) + (kLaneLowBytes % 4 ? group_lane * kLaneLowBytes : 0);
+              values = AssembleValues<Lanes>(low, before % 4, symbols[u]);
+            }
+            StoreValues<Lanes>(out, values, num_values - column, alignment);
           }
         }
         first_value += kSteps * Lanes::kStepValues;
@@ -470,8 +580,9 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
       __syncwarp();  // the windows are filled again
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        const int32_t needed = layout.EscapeBytes(escapes_before[r]) + plain_before[r];
-        if (needed > escape_room && tile + r * kGroups + group < num_payloads) {
+        const int32_t planes = Lanes::kZeroCode ? escape_byte_after(row_lows[r]) : fixed_escape_byte;
+        const int32_t needed = planes + layout.EscapeBytes(escapes_before[r]) + plain_before[r];
+        if (needed > payload_limit && tile + r * kGroups + group < num_payloads) {
           damaged = true;
           if (group_lane == 0) entries[tile + r * kGroups + group].lane |= kDamagedFlag;
         }
@@ -522,7 +633,7 @@ void LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request,
 }
 
 // Fewest lanes a row that have it in one step and its payload in one load; long rows take several.
-template <int kValueBytes, int kLowBits, int kCodeBits, bool kPerColumn, bool kWhole>
+template <int kValueBytes, int kLowBits, int kCodeBits, bool kPerColumn, bool kWhole, bool kZeroCode>
 bool LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream) {
   const int32_t values = codec.layout.num_values;
   auto window_bytes = [&](int32_t base_align) { return RoundUp(request.lead_bytes + base_align - 4, kLoadBytes); };
@@ -535,43 +646,57 @@ bool LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request,
   };
   // Portable to every GPU that the library is built for.
   constexpr size_t kMostSharedBytes = 96 << 10;
-  using LongRows = DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 1, 4, 6, kPerColumn, kWhole>;
+  using LongRows = DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 1, 4, 6, kPerColumn, kWhole, kZeroCode>;
   constexpr int kSteps = kValueBytes == 4 ? 6 : 3;  // of 768 values
-  using MediumRows = DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 6 / kSteps, kSteps, kSteps, kPerColumn, kWhole>;
+  using MediumRows =
+      DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 6 / kSteps, kSteps, kSteps, kPerColumn, kWhole, kZeroCode>;
   if (DictShared<LongRows>(codec.layout, window_bytes(kSectorBytes)).block_bytes() > kMostSharedBytes) return false;
-  return launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 8, 4, 1, 1, kPerColumn, kWhole>{}, false) ||
-         launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 16, 4, 1, 1, kPerColumn, kWhole>{}, false) ||
-         launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 4, 1, 1, kPerColumn, kWhole>{}, false) ||
-         launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 2, 2, 2, kPerColumn, kWhole>{}, false) ||
+  return launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 8, 4, 1, 1, kPerColumn, kWhole, kZeroCode>{}, false) ||
+         launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 16, 4, 1, 1, kPerColumn, kWhole, kZeroCode>{}, false) ||
+         launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 4, 1, 1, kPerColumn, kWhole, kZeroCode>{}, false) ||
+         launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 2, 2, 2, kPerColumn, kWhole, kZeroCode>{}, false) ||
          (values > 512 && launch_if(MediumRows{}, false)) || launch_if(LongRows{}, true);
 }
 
 // Returns false, having done nothing, if the codec or the rows are not of the form that these kernels decode.
-template <int kValueBytes, int kLowBits, int kCodeBits>
-bool LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream) {
+template <int kValueBytes, int kLowBits, int kCodeBits, bool kZeroCode>
+bool LaunchDictLanes(const DeviceDictCodec& codec, GatherRequest request, cudaStream_t stream) {
   const DictLayout& layout = codec.layout;
   const bool form = layout.value_bits == 8 * kValueBytes && layout.low_bits() == kLowBits && layout.trim_bits == 0 &&
-                    layout.code_bits == kCodeBits && layout.sign_low && !layout.zero_code &&
-                    codec.packed_dev != nullptr;
+                    layout.code_bits == kCodeBits && layout.zero_code == kZeroCode &&
+                    (kZeroCode ? !layout.per_column : layout.sign_low) && codec.packed_dev != nullptr;
   auto starts_sector = [](const DeviceRows& rows) {
     return reinterpret_cast<uintptr_t>(rows.slots) % kSectorBytes == 0;
   };
-  // Where not even the low bits fit the slot every payload is damaged, which the general kernel sees to.
+  // Payloads are fetched at once. With a zero code they can be of any length.
+  if (kZeroCode) request.lead_bytes = request.slot_bytes;
+  // Where not even what every row has fits the slot every payload is damaged, which the general kernel sees to.
   const int32_t longest = std::min({request.lead_bytes, request.slot_bytes, layout.row_bytes - 1});
+  const int32_t least = layout.codes_bytes() + (kZeroCode ? 0 : layout.LowBytes(layout.num_values));
   const bool rows = request.slot_bytes % 4 == 0 && starts_sector(request.store) && starts_sector(request.cache) &&
-                    reinterpret_cast<uintptr_t>(request.out_dev) % kValueBytes == 0 &&
-                    longest >= layout.codes_bytes() + layout.LowBytes(layout.num_values) &&
+                    reinterpret_cast<uintptr_t>(request.out_dev) % kValueBytes == 0 && longest >= least &&
                     request.num_ids <= INT32_MAX;
   if (!form || !rows) return false;
   const bool whole =
       (reinterpret_cast<uintptr_t>(request.out_dev) | static_cast<uintptr_t>(layout.row_bytes)) % 16 == 0 &&
-      layout.codes_bytes() % 4 == 0;
-  if (layout.per_column) {
-    return whole ? LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, true, true>(codec, request, stream)
-                 : LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, true, false>(codec, request, stream);
+      (kZeroCode || layout.codes_bytes() % 4 == 0);
+  if constexpr (!kZeroCode) {
+    if (layout.per_column) {
+      return whole ? LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, true, true, false>(codec, request, stream)
+                   : LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, true, false, false>(codec, request, stream);
+    }
   }
-  return whole ? LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, false, true>(codec, request, stream)
-               : LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, false, false>(codec, request, stream);
+  return whole ? LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, false, true, kZeroCode>(codec, request, stream)
+               : LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, false, false, kZeroCode>(codec, request, stream);
+}
+
+// Codes of 2 and 3 bits, with and without a zero code.
+template <int kValueBytes, int kLowBits>
+bool LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream) {
+  return LaunchDictLanes<kValueBytes, kLowBits, 2, false>(codec, request, stream) ||
+         LaunchDictLanes<kValueBytes, kLowBits, 3, false>(codec, request, stream) ||
+         LaunchDictLanes<kValueBytes, kLowBits, 2, true>(codec, request, stream) ||
+         LaunchDictLanes<kValueBytes, kLowBits, 3, true>(codec, request, stream);
 }
 
 }  // namespace ibp
