@@ -79,7 +79,7 @@ class Codec:
         cls,
         rows: Any,
         *,
-        codec: str = "ibp",
+        codec: str = "auto",
         minimize: Minimize = "slots",
         word_bits: int | None = None,
         words_per_chunk: int | None = None,
@@ -87,8 +87,8 @@ class Codec:
         max_rows: int | None = None,
         seed: int = 0,
     ) -> Codec:
-        """codec: "ibp", the paper's; "dict", a dictionary of the exponents; "auto", the one that is smaller on the
-        sample.
+        """codec: "auto", the one of these that is smaller on the sample; "dict", a dictionary of the exponents; "ibp",
+        the paper's.
 
         minimize: of "dict" and "auto", what is to be small: "slots", which are of one length, with longer payloads in
         the overflow area, so that equal lengths matter, too; or "payloads", each of its own length.

@@ -76,7 +76,7 @@ class CompressedFeatureStore:
     def build(
         cls,
         features: Any,
-        codec: str | Codec = "ibp",
+        codec: str | Codec = "auto",
         *,
         layout: Layout = "compact",
         order: Any = None,

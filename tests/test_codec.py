@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import pickle
 
@@ -23,6 +24,8 @@ from ibp_gnn.testing import KINDS, assert_bitwise_equal, special_rows
 WIDTHS = (1, 2, 3, 31, 32, 33, 50, 100, 128, 602, 1433)
 # None: fitted. The others: bits of a chunk, and a slot's length as a share of the row's (1 is in place).
 FORMS = (None, (8, 0.75), (16, 1), (64, 0.5), (4096, 0.875))
+
+fit = functools.partial(Codec.fit, codec="ibp")  # tests/test_dict.py has the others
 
 every_dtype = pytest.mark.parametrize("dtype", SUPPORTED_DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -59,7 +62,7 @@ def test_same_bytes_as_the_oracle(dtype, kind, backend):
         rows_there = rows.to(backend)
         for form in FORMS:
             if form is None:
-                codec, slot_bytes = Codec.fit(rows_there), None
+                codec, slot_bytes = fit(rows_there), None
             else:
                 codec = forced_codec(rows, form[0])
                 slot_bytes = codec.row_bytes if form[1] == 1 else max(4, int(form[1] * codec.row_bytes))
@@ -138,7 +141,7 @@ def test_ten_million_values(dtype, backend):
         values &= 1
     rows = values.view(dtype).to(backend)
     assert rows.numel() == 10_000_000
-    codec = Codec.fit(rows, threshold=0.8)
+    codec = fit(rows, threshold=0.8)
     compressed = codec.compress(rows)
     assert 0.5 < compressed.is_compressed().double().mean() <= 1 - 0.05 * (dtype is not torch.bool)
     assert compressed.nbytes < rows.nbytes
@@ -218,7 +221,7 @@ def test_random_bytes_decode_as_by_the_oracle_or_not_at_all(backend, case, seed)
 def test_row_shapes_come_back(backend, row_shape, n):
     rows = special_rows(torch.float32, int(np.prod(row_shape)), "outliers", n=40).reshape(40, *row_shape)
     rows = rows.to(backend)
-    codec = Codec.fit(rows)
+    codec = fit(rows)
     assert codec.row_shape == row_shape
     compressed = codec.compress(rows[:n])
     assert (compressed.num_rows, compressed.raw_nbytes) == (n, n * codec.row_bytes)
@@ -230,8 +233,8 @@ def test_row_shapes_come_back(backend, row_shape, n):
 
 def test_strided_rows_are_taken(backend):
     base = special_rows(torch.float32, 60, "outliers", n=80).to(backend)
-    codec = Codec.fit(base[:, ::2])
-    one_value = Codec.fit(base[:, 0])
+    codec = fit(base[:, ::2])
+    one_value = fit(base[:, 0])
     views = {
         "every other column": (codec, base[:, ::2]),
         "every other row": (codec, base[::2, :30]),
@@ -245,13 +248,13 @@ def test_strided_rows_are_taken(backend):
         assert name == "offset" or view.stride(-1) != 1 or view.stride(0) != view[0].numel(), name
         assert_bitwise_equal(fitted.decompress(fitted.compress(view)), view.contiguous())
     column = base[:1, :20].t()  # [20, 1] with strides (1, 60), which torch calls contiguous
-    fitted = Codec.fit(column)
+    fitted = fit(column)
     assert_bitwise_equal(fitted.decompress(fitted.compress(column)), column.clone())
 
 
 def test_gradients_and_lazy_negation_are_only_values(backend):
     rows = special_rows(torch.float32, 8, "outliers").to(backend)
-    codec = Codec.fit(rows.clone().requires_grad_())
+    codec = fit(rows.clone().requires_grad_())
     decoded = codec.decompress(codec.compress(rows.clone().requires_grad_()))
     assert not decoded.requires_grad
     assert_bitwise_equal(decoded, rows)
@@ -263,7 +266,7 @@ def test_gradients_and_lazy_negation_are_only_values(backend):
 def test_numpy_rows_are_taken(tmp_path):
     rows = special_rows(torch.float16, 12, "outliers", n=50)
     array = rows.numpy()
-    codec = Codec.fit(array)
+    codec = fit(array)
     np.save(tmp_path / "rows.npy", array)
     read_only = array.copy()
     read_only.flags.writeable = False
@@ -283,12 +286,12 @@ def test_numpy_rows_are_taken(tmp_path):
     ):
         assert_bitwise_equal(codec.decompress(codec.compress(source)), rows)
         assert_bitwise_equal(codec.measure(source), codec.measure(rows))
-        assert Codec.fit(source).form.mask_bytes.tobytes() == codec.form.mask_bytes.tobytes()
+        assert fit(source).form.mask_bytes.tobytes() == codec.form.mask_bytes.tobytes()
 
 
 def test_ids(backend):
     rows = special_rows(torch.int32, 9, "outliers").to(backend)
-    codec = Codec.fit(rows)
+    codec = fit(rows)
     compressed = codec.compress(rows)
     for ids in ([3, 3, 0, 39, 3], [], list(range(39, -1, -1))):
         for dtype in (torch.int64, torch.int32):
@@ -304,7 +307,7 @@ def test_ids(backend):
 
 def test_out_is_filled(backend):
     rows = special_rows(torch.bfloat16, 5, "outliers").to(backend)
-    codec = Codec.fit(rows)
+    codec = fit(rows)
     compressed = codec.compress(rows)
     room = torch.zeros(12, 5, dtype=torch.bfloat16, device=backend)
     ids = torch.tensor([7, 5])
@@ -324,7 +327,7 @@ def test_threads_do_not_change_bytes(monkeypatch, cpu_path):
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            codec = Codec.fit(rows)
+            codec = fit(rows)
             compressed = codec.compress(rows)
             buffers = compressed.slots, compressed.bitmask, compressed.overflow
             results.append(
@@ -345,7 +348,7 @@ def test_threads_do_not_change_bytes(monkeypatch, cpu_path):
 
 def test_codecs_can_be_pickled(backend):
     rows = special_rows(torch.float16, 33, "outliers").to(backend)
-    codec = Codec.fit(rows)
+    codec = fit(rows)
     compressed = codec.compress(rows)  # the extension's own form of the codec exists by now
     copy = pickle.loads(pickle.dumps(codec))
     assert len(pickle.dumps(codec)) < 2000
@@ -368,7 +371,7 @@ def test_fit_finds_what_the_oracle_finds(dtype, kind, backend):
     for width, n in ((1, 40), (3, 7), (33, 40)):
         rows = special_rows(dtype, width, kind, n=n)
         matrix = byte_matrix(rows)
-        codec = Codec.fit(rows.to(backend))
+        codec = fit(rows.to(backend))
         wanted = reference.fit(matrix, 8 * dtype.itemsize)
         assert_bitwise_equal(codec.form.mask_bytes, wanted.mask)
         assert_bitwise_equal(codec.form.bitval_bytes, wanted.bitval)
@@ -383,7 +386,7 @@ def test_fit_keeps_what_it_is_given(backend, word_bits, words_per_chunk, thresho
     rows = special_rows(torch.float32, 33, "powers_of_two")
     rows[:20] = special_rows(torch.float32, 33, "outliers")[:20]
     given_parts = dict(word_bits=word_bits, words_per_chunk=words_per_chunk, threshold=threshold)
-    codec = Codec.fit(rows.to(backend), **given_parts)
+    codec = fit(rows.to(backend), **given_parts)
     wanted = reference.fit(byte_matrix(rows), 32, **given_parts)
     assert_bitwise_equal(codec.form.mask_bytes, wanted.mask)
     assert (codec.word_bits, codec.words_per_chunk, codec.threshold) == wanted[2:]
@@ -394,7 +397,7 @@ def test_fit_keeps_what_it_is_given(backend, word_bits, words_per_chunk, thresho
 def test_fit_stops_at_chunks_of_4096_bits(backend):
     """Equal rows of 8 KiB: longer chunks are better, 2 bytes of participation bits with the longest that is tried."""
     rows = torch.full((3, 8192), 7, dtype=torch.uint8, device=backend)
-    codec = Codec.fit(rows)
+    codec = fit(rows)
     assert (codec.word_bits, codec.words_per_chunk, codec.threshold) == (8, 512, 0.5)
     assert codec.measure(rows).tolist() == [2, 2, 2]
 
@@ -404,34 +407,34 @@ def test_fit_looks_at_a_sample_of_max_rows(backend, tmp_path):
     rows[::2] = special_rows(torch.float32, 6, "powers_of_two", n=250)
     np.save(tmp_path / "rows.npy", rows.numpy())
     for seed in (0, 5):
-        codec = Codec.fit(rows.to(backend), max_rows=60, seed=seed)
+        codec = fit(rows.to(backend), max_rows=60, seed=seed)
         picked = np.sort(np.random.default_rng(seed).choice(500, 60, replace=False))
         wanted = reference.fit(byte_matrix(rows)[picked], 32)
         assert_bitwise_equal(codec.form.mask_bytes, wanted.mask)
         assert_bitwise_equal(codec.form.bitval_bytes, wanted.bitval)
-        mapped = Codec.fit(np.load(tmp_path / "rows.npy", mmap_mode="r"), max_rows=60, seed=seed)
+        mapped = fit(np.load(tmp_path / "rows.npy", mmap_mode="r"), max_rows=60, seed=seed)
         assert mapped.form.mask_bytes.tobytes() == codec.form.mask_bytes.tobytes()
 
 
 @every_dtype
 def test_fit_samples_every_dtype(dtype, backend):
     rows = special_rows(dtype, 4, "outliers", n=100).to(backend)
-    codec = Codec.fit(rows, max_rows=50)
+    codec = fit(rows, max_rows=50)
     assert_bitwise_equal(codec.decompress(codec.compress(rows)), rows)
 
 
 def test_fit_is_repeatable(backend):
     rows = special_rows(torch.float32, 64, "outliers", n=3000).to(backend)
-    one, two = (Codec.fit(rows, max_rows=1000, seed=3) for _ in range(2))
+    one, two = (fit(rows, max_rows=1000, seed=3) for _ in range(2))
     assert pickle.dumps(one) == pickle.dumps(two)
 
 
 def test_mask_and_bitval_are_words():
     rows = torch.tensor([[1.0, -1.0, 0.5], [1.0, -1.0, 0.5]])
-    codec = Codec.fit(rows, word_bits=32, words_per_chunk=1)
+    codec = fit(rows, word_bits=32, words_per_chunk=1)
     assert codec.mask.dtype == np.uint32 and codec.mask.tolist() == [0xFFFFFFFF] * 3
     assert codec.bitval.tolist() == [0x3F800000, 0xBF800000, 0x3F000000]
-    codec = Codec.fit(rows, word_bits=64, words_per_chunk=1)
+    codec = fit(rows, word_bits=64, words_per_chunk=1)
     assert codec.mask.tolist() == [0xFFFFFFFFFFFFFFFF, 0x00000000FFFFFFFF], "a row may end inside a word"
     assert codec.bitval.tolist() == [0xBF8000003F800000, 0x3F000000]
     assert codec.nbytes == 24
@@ -465,7 +468,7 @@ def test_slots_start_sectors_where_that_is_worth_it(payload_bytes, slot_bytes):
 
 def test_compress_takes_the_smallest_total(backend):
     rows = special_rows(torch.float32, 50, "outliers").to(backend)
-    codec = Codec.fit(rows)
+    codec = fit(rows)
     sizes = {slot_bytes: codec.compress(rows, slot_bytes=slot_bytes).nbytes for slot_bytes in range(4, 204, 4)}
     assert codec.compress(rows).nbytes == min(sizes.values())
     assert len(set(sizes.values())) > 10
@@ -512,7 +515,7 @@ def test_report_counts_every_byte(backend):
 )
 def test_fit_refuses_rows(rows, error, message):
     with pytest.raises(error, match=f"rows: {message}"):
-        Codec.fit(rows)
+        fit(rows)
 
 
 @pytest.mark.parametrize(
@@ -534,12 +537,12 @@ def test_fit_refuses_rows(rows, error, message):
 )
 def test_fit_refuses_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
-        Codec.fit(torch.ones(4, 3), **arguments)
+        fit(torch.ones(4, 3), **arguments)
 
 
 @pytest.mark.parametrize("method", ["compress", "measure", "report"])
 def test_other_rows_are_refused(backend, method):
-    codec = Codec.fit(torch.ones(4, 3))
+    codec = fit(torch.ones(4, 3))
     call = getattr(codec, method)
     for rows, got in (
         (torch.ones(4, 2), r"\[4, 2\] torch.float32"),
@@ -557,22 +560,22 @@ def test_other_rows_are_refused(backend, method):
 
 def test_report_refuses_no_rows(backend):
     with pytest.raises(ValueError, match="rows: want at least 1 row to report on, got 0"):
-        Codec.fit(torch.ones(4, 3)).report(torch.ones(0, 3, device=backend))
+        fit(torch.ones(4, 3)).report(torch.ones(0, 3, device=backend))
 
 
 def test_compress_refuses_slot_lengths(backend):
     rows = special_rows(torch.float32, 8, "outliers").to(backend)
-    codec = Codec.fit(rows)
+    codec = fit(rows)
     for slot_bytes in (3, 1, 0, -1, -100):
         with pytest.raises(ValueError, match=f"slot_bytes: want .*at least 4.*, got {slot_bytes}\\b"):
             codec.compress(rows, slot_bytes=slot_bytes)
-    narrow = Codec.fit(rows[:, 0].to(torch.int8))
+    narrow = fit(rows[:, 0].to(torch.int8))
     assert narrow.compress(rows[:, 0].to(torch.int8), slot_bytes=1).slot_bytes == 1, "a raw row fits"
 
 
 def test_decompress_refuses_ids(backend):
     rows = special_rows(torch.float32, 8, "outliers", n=10).to(backend)
-    codec = Codec.fit(rows)
+    codec = fit(rows)
     compressed = codec.compress(rows)
     for bad in (10, -1, 1 << 40, -(1 << 40), -(1 << 63), (1 << 63) - 1):
         with pytest.raises(IndexError, match=f"ids: want 0 <= id < 10, got {bad}\\b"):
@@ -603,14 +606,14 @@ def test_decompress_refuses_ids(backend):
 )
 def test_decompress_refuses_kinds_of_ids(backend, ids, error, message):
     rows = torch.ones(4, 3, device=backend)
-    codec = Codec.fit(rows)
+    codec = fit(rows)
     with pytest.raises(error, match=message):
         codec.decompress(codec.compress(rows), ids)
 
 
 def test_decompress_refuses_out(backend):
     rows = torch.ones(4, 3, device=backend)
-    codec = Codec.fit(rows)
+    codec = fit(rows)
     compressed, ids = codec.compress(rows), torch.tensor([1, 2])
     wanted = r"out: want \[2, 3\] torch.float32 on .*, contiguous, got "
     for out, got in (
@@ -630,14 +633,14 @@ def test_decompress_refuses_out(backend):
 
 def test_decompress_refuses_other_rows(backend):
     rows = torch.ones(4, 3, device=backend)
-    compressed = Codec.fit(rows).compress(rows)
+    compressed = fit(rows).compress(rows)
     with pytest.raises(ValueError, match="compressed rows: want 16 bytes per row, got 12"):
-        Codec.fit(torch.ones(4, 4)).decompress(compressed)
+        fit(torch.ones(4, 4)).decompress(compressed)
 
 
 def test_decompress_refuses_damage(backend):
     rows = special_rows(torch.float32, 50, "outliers").to(backend)
-    codec = Codec.fit(rows)
+    codec = fit(rows)
     compressed = codec.compress(rows)
     held = compressed.is_compressed().tolist()
     payload, spilled = held.index(True), held.index(False)
@@ -658,7 +661,7 @@ def test_decompress_refuses_damage(backend):
 @pytest.mark.parametrize("buffer", ["slots", "bitmask", "overflow"])
 def test_decompress_refuses_short_buffers(backend, buffer):
     rows = special_rows(torch.float32, 50, "outliers").to(backend)
-    codec = Codec.fit(rows)
+    codec = fit(rows)
     compressed = codec.compress(rows)
     whole = getattr(compressed, buffer)
     for length in (0, 1, len(whole) // 2, len(whole) - 1):
@@ -688,7 +691,7 @@ needs_glove = pytest.mark.skipif(
 def test_wordnet_savings(backend, features, savings):
     rows = load_dataset("wordnet", features).features.to(backend)
     assert rows.dtype == torch.float32
-    codec = Codec.fit(rows)
+    codec = fit(rows)
     report = codec.report(rows)
     assert report.savings >= savings
     rows = rows[:: 1 if features == "glove" else 8]

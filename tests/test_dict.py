@@ -1249,7 +1249,7 @@ def test_savings_on_bags_of_words(backend):
 
 def test_savings_on_rectified_values(backend):
     rows = torch.relu(torch.randn(10_000, 128, generator=torch.Generator().manual_seed(0))).to(backend)
-    codec = Codec.fit(rows, codec="auto")
+    codec = Codec.fit(rows)  # "auto"
     assert codec.kind == "dict" and codec.form.zero_code and codec.report(rows).savings >= 0.51
     assert_bitwise_equal(codec.decompress(codec.compress(rows)), rows)
 
@@ -1268,7 +1268,7 @@ def features(dtype: torch.dtype, width: int, n: int = 300) -> torch.Tensor:
     return rows
 
 
-@pytest.mark.parametrize("codec", ["dict", "auto"])
+@pytest.mark.parametrize("codec", ["dict", "auto", "ibp"])
 @pytest.mark.parametrize("layout", ["compact", "inplace"])
 def test_a_store_on_the_cpu(codec, layout):
     for dtype, width in itertools.product(SUPPORTED_DTYPES, (1, 33, 50)):
@@ -1279,7 +1279,7 @@ def test_a_store_on_the_cpu(codec, layout):
             ids = torch.randint(0, 300, (500,), generator=torch.Generator().manual_seed(0))
             assert_bitwise_equal(store.gather(ids), rows[ids])
             assert_bitwise_equal(pickle.loads(pickle.dumps(store)).gather(ids), rows[ids])
-            if dtype is torch.float32 and width == 50:
+            if dtype is torch.float32 and width == 50 and codec != "ibp":
                 assert store.layout == layout and (layout == "inplace" or store.savings > 0.05)
 
 

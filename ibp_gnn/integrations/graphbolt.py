@@ -158,7 +158,7 @@ class FeatureStore(gb.BasicFeatureStore):
         features: Any,
         *,
         keys: Collection[FeatureKey] | None = None,
-        codec: str | Codec = "ibp",
+        codec: str | Codec = "auto",
         layout: Layout = "compact",
         pin: bool | str = "auto",
         device: torch.device | str | None = None,

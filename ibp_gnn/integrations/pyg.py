@@ -47,7 +47,7 @@ class CompressedFeatureStore(FeatureStore):
         self,
         features: Any = None,
         *,
-        codec: str | Codec = "ibp",
+        codec: str | Codec = "auto",
         layout: Layout = "compact",
         pin: bool | str = "auto",
         device: torch.device | str | None = None,

@@ -34,7 +34,7 @@ class StoreConfig:
 
     path: str | None = None
     """A store file of these features, from `ibp-gnn build`, to read instead; codec and layout are the file's then."""
-    codec: str = "ibp"
+    codec: str = "auto"
     layout: Literal["compact", "inplace"] = "compact"
     pin: bool | Literal["auto"] = "auto"
 
