@@ -6,6 +6,7 @@ Rows are uint8 [n, row_bytes], contiguous. CUDA work is enqueued on the current 
 from __future__ import annotations
 
 import torch
+from torch.utils.dlpack import to_dlpack
 
 from . import _native
 from .compressed_rows import CompressedRows
@@ -61,18 +62,19 @@ def decode_on_cpu(
 ) -> None:
     """ids: int32/int64 [n] on the CPU; out: uint8 [n, row_bytes]; slot_of: int32 [num_rows], the slot of each id (None:
     id i is in slot i). Raises IndexError and FormatError."""
+    # As capsules: a tensor's own __dlpack__ takes 8 microseconds.
     _native.cpu.decode(
         form.native,
-        rows.slots,
+        to_dlpack(rows.slots),
         rows.slot_bytes,
-        rows.bitmask,
-        rows.overflow,
+        to_dlpack(rows.bitmask),
+        to_dlpack(rows.overflow),
         rows.num_rows,
-        ids.to(torch.int64),
-        out,
+        to_dlpack(ids.to(torch.int64)),
+        to_dlpack(out),
         _native.threads(),
         _native.cpu_path,
-        slot_of,
+        None if slot_of is None else to_dlpack(slot_of),
     )
 
 

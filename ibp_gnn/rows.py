@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ _BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in SUPPORTED_DTYP
 
 
 def num_values(row_shape: tuple[int, ...]) -> int:
-    return int(np.prod(row_shape, dtype=np.int64))
+    return math.prod(row_shape)
 
 
 def dtype_from_name(name: str) -> torch.dtype:
