@@ -10,6 +10,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from backends import ask_oracle_once
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -46,12 +47,15 @@ def forced_codec(rows: torch.Tensor, chunk_bits: int) -> Codec:
 
 
 def assert_as_the_oracle(codec: Codec, rows: torch.Tensor, compressed: CompressedRows) -> None:
-    matrix = byte_matrix(rows)
-    expected = reference.encode(
-        matrix, codec.form.mask_bytes, codec.form.bitval_bytes, codec.form.chunk_bits, compressed.slot_bytes
-    )
-    for name in ("slots", "bitmask", "overflow"):
-        assert_bitwise_equal(getattr(compressed, name), getattr(expected, name))
+    form = codec.form.mask_bytes, codec.form.bitval_bytes, codec.form.chunk_bits
+    question = byte_matrix(rows), *form, compressed.slot_bytes
+    buffers = compressed.slots, compressed.bitmask, compressed.overflow
+
+    def compare() -> None:
+        for buffer, wanted in zip(buffers, reference.encode(*question), strict=True):
+            assert_bitwise_equal(buffer, wanted)
+
+    ask_oracle_once(("ibp", *question), buffers, compare)
 
 
 @every_dtype
@@ -372,10 +376,15 @@ def test_fit_finds_what_the_oracle_finds(dtype, kind, backend):
         rows = special_rows(dtype, width, kind, n=n)
         matrix = byte_matrix(rows)
         codec = fit(rows.to(backend))
-        wanted = reference.fit(matrix, 8 * dtype.itemsize)
-        assert_bitwise_equal(codec.form.mask_bytes, wanted.mask)
-        assert_bitwise_equal(codec.form.bitval_bytes, wanted.bitval)
-        assert (codec.word_bits, codec.words_per_chunk, codec.threshold) == wanted[2:]
+        found = codec.form.mask_bytes, codec.form.bitval_bytes, codec.word_bits, codec.words_per_chunk, codec.threshold
+
+        def compare(matrix: np.ndarray = matrix, found: tuple = found) -> None:
+            wanted = reference.fit(matrix, 8 * dtype.itemsize)
+            assert_bitwise_equal(found[0], wanted.mask)
+            assert_bitwise_equal(found[1], wanted.bitval)
+            assert found[2:] == wanted[2:]
+
+        ask_oracle_once(("fit ibp", matrix, dtype.itemsize), found, compare)
 
 
 @pytest.mark.parametrize(

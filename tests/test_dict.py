@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from backends import DICT_BACKENDS, skip_without, use_backend
+from backends import DICT_BACKENDS, ask_oracle_once, skip_without, use_backend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_codec import byte_matrix, every_dtype, every_kind, needs_glove
@@ -112,11 +112,16 @@ def codec_of(form: DictForm) -> Codec:
 def assert_as_the_oracle(codec: Codec, rows: torch.Tensor, device: torch.device, slot_bytes: int | None) -> None:
     """Lengths, slots, bitmask, overflow, and the rows back from slots made by the oracle."""
     matrix, there = byte_matrix(rows), rows.to(device)
-    assert_bitwise_equal(codec.measure(there), oracle.measure(matrix, codec.form))
-    compressed = codec.compress(there, slot_bytes=slot_bytes)
-    expected = oracle.encode(matrix, codec.form, compressed.slot_bytes)
-    for name in ("slots", "bitmask", "overflow"):
-        assert_bitwise_equal(getattr(compressed, name), getattr(expected, name))
+    lengths, compressed = codec.measure(there), codec.compress(there, slot_bytes=slot_bytes)
+    buffers = compressed.slots, compressed.bitmask, compressed.overflow
+
+    def compare() -> None:
+        assert_bitwise_equal(lengths, oracle.measure(matrix, codec.form))
+        expected = oracle.encode(matrix, codec.form, compressed.slot_bytes)
+        for buffer, wanted in zip(buffers, expected, strict=True):
+            assert_bitwise_equal(buffer, wanted)
+
+    ask_oracle_once(("dict", codec.form, matrix, compressed.slot_bytes), (lengths, *buffers), compare)
     ids = torch.arange(2 * len(rows)) * 7 % max(1, len(rows))
     decoded = codec.decompress(compressed, ids)
     assert decoded.device == device
@@ -1027,12 +1032,16 @@ def assert_same_form(form: DictForm, wanted: DictForm) -> None:
 
 def assert_fits_are_the_oracles(rows: torch.Tensor, device: torch.device) -> None:
     """The best form for each length of codes, best first; a codec's is the first."""
-    wanted = oracle.fit_each(byte_matrix(rows), 8 * rows.dtype.itemsize, cuts_of(rows.dtype))
-    found = dict_fit.fit_dictionaries(rows.to(device), len(rows))
-    assert [form.code_bits for form in found] == [form.code_bits for form in wanted]
-    for form, wanted_form in zip(found, wanted, strict=True):
-        assert_same_form(form, wanted_form)
-    assert_same_form(Codec.fit(rows.to(device), codec="dict", minimize="payloads").form, wanted[0])
+    matrix, found = byte_matrix(rows), dict_fit.fit_dictionaries(rows.to(device), len(rows))
+    of_codec = Codec.fit(rows.to(device), codec="dict", minimize="payloads").form
+
+    def compare() -> None:
+        wanted = oracle.fit_each(matrix, 8 * rows.dtype.itemsize, cuts_of(rows.dtype))
+        assert [form.code_bits for form in found] == [form.code_bits for form in wanted]
+        for form, wanted_form in zip((*found, of_codec), (*wanted, wanted[0]), strict=True):
+            assert_same_form(form, wanted_form)
+
+    ask_oracle_once(("fit dict", matrix, str(rows.dtype)), (*found, of_codec), compare)
 
 
 def rows_to_fit(dtype: torch.dtype, kind: str, width: int, n: int) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from backends import ask_oracle_once
 
 from ibp_gnn.rows import SUPPORTED_DTYPES, to_bytes
 from ibp_gnn.testing import KINDS, assert_bitwise_equal, special_rows
@@ -107,3 +108,21 @@ def test_special_rows_differ_where_they_should(dtype):
         regular = [i for i in range(40) if i % 8 != 5]
         assert len(torch.unique(high[regular], dim=0)) == 1
         assert all(not torch.equal(high[i], high[0]) for i in range(5, 40, 8))
+
+
+def test_the_oracle_is_asked_again_for_another_answer():
+    asked = []
+
+    def ask(question: object, answer: object) -> None:
+        ask_oracle_once((question,), (answer,), lambda: asked.append((question, answer)))
+
+    def fail() -> None:
+        raise AssertionError("another answer")
+
+    for answer in (torch.tensor([1, 2]), torch.tensor([1, 2]), torch.tensor([1, 3])):
+        ask("one of them", answer)
+    ask("another", torch.tensor([1, 2]))
+    assert [question for question, _ in asked] == ["one of them", "one of them", "another"]
+    for _ in range(2):  # one that is wrong is not remembered
+        with pytest.raises(AssertionError, match="another answer"):
+            ask_oracle_once(("one of them",), (torch.tensor([4]),), fail)
