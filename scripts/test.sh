@@ -34,7 +34,7 @@ run_pytest() {
 
 # Joined by &&: bash does not stop at a failing command in a function whose status is asked for.
 test_main() {
-  echo "== ruff" && "$venv/bin/ruff" check . && echo "== mypy" && "$venv/bin/mypy" && run_pytest -n 2 "$@"
+  echo "== ruff" && "$venv/bin/ruff" check . && echo "== mypy" && "$venv/bin/mypy" && run_pytest "$@"
 }
 
 # In these two, what the environment is for must be there, or its tests would be skipped and nobody would see it.
@@ -67,7 +67,7 @@ for environment in $chosen; do
   esac
 done
 
-# The other two run one after the other beside main; what they print comes when main is done.
+# The other two run one after the other beside main, on the second core; what they print comes when main is done.
 others() {
   if [[ $chosen == *" graphbolt "* ]]; then test_graphbolt "$@"; fi
   if [[ $chosen == *" pyg "* ]]; then test_pyg "$@"; fi
