@@ -369,22 +369,24 @@ def test_codecs_can_be_pickled(backend):
 # --- fit ----------------------------------------------------------------------------------------------------
 
 
+def assert_fit_is_the_oracles(rows: torch.Tensor, device: torch.device) -> None:
+    matrix, bits, codec = byte_matrix(rows), 8 * rows.dtype.itemsize, fit(rows.to(device))
+    found = codec.form.mask_bytes, codec.form.bitval_bytes, codec.word_bits, codec.words_per_chunk, codec.threshold
+
+    def compare() -> None:
+        wanted = reference.fit(matrix, bits)
+        assert_bitwise_equal(found[0], wanted.mask)
+        assert_bitwise_equal(found[1], wanted.bitval)
+        assert found[2:] == wanted[2:]
+
+    ask_oracle_once(("fit ibp", matrix, bits), found, compare)
+
+
 @every_dtype
 @every_kind
 def test_fit_finds_what_the_oracle_finds(dtype, kind, backend):
     for width, n in ((1, 40), (3, 7), (33, 40)):
-        rows = special_rows(dtype, width, kind, n=n)
-        matrix = byte_matrix(rows)
-        codec = fit(rows.to(backend))
-        found = codec.form.mask_bytes, codec.form.bitval_bytes, codec.word_bits, codec.words_per_chunk, codec.threshold
-
-        def compare(matrix: np.ndarray = matrix, found: tuple = found) -> None:
-            wanted = reference.fit(matrix, 8 * dtype.itemsize)
-            assert_bitwise_equal(found[0], wanted.mask)
-            assert_bitwise_equal(found[1], wanted.bitval)
-            assert found[2:] == wanted[2:]
-
-        ask_oracle_once(("fit ibp", matrix, dtype.itemsize), found, compare)
+        assert_fit_is_the_oracles(special_rows(dtype, width, kind, n=n), backend)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ constexpr std::array<uint64_t, 256> kSpread = MakeSpread();
 bool BitmaskBit(const uint8_t* bitmask, int64_t row) { return (bitmask[row >> 3] >> (row & 7)) & 1; }
 
 // Copies of some slots, from which they are decoded. A copying loop keeps many cache misses in flight, even more so if
-// it prefetches to the second-level cache (10 to 25 % faster; to the first half of that); a decoding loop that waits for
-// its own, or prefetches them, took twice as long for rows from memory.
+// it prefetches: 10 to 25 % faster with the second-level cache as the target, half of that with the first-level one. A
+// decoding loop that waits for its own, or prefetches them, took twice as long for rows from memory.
 class SlotBlock {
  public:
   explicit SlotBlock(const SlotRows& rows)
