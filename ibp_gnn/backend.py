@@ -29,8 +29,9 @@ def measure(form: Form, rows: torch.Tensor) -> torch.Tensor:
     payload_bytes = torch.empty(len(rows), dtype=torch.int32, device=rows.device)
     if rows.is_cuda:
         with torch.cuda.device(rows.device):
-            native = form.on_device(rows.device, encoder=True).native
-            _native.cuda().measure(native, rows, payload_bytes, _stream(rows.device))
+            tables = form.on_device(rows.device, encoder=True)
+            _native.cuda().measure(tables.native, rows, payload_bytes, _stream(rows.device))
+            tables.record_stream(torch.cuda.current_stream(rows.device))
     else:
         _native.cpu.measure(form.native, rows, payload_bytes, _native.threads(), _native.cpu_path)
     return payload_bytes
@@ -49,9 +50,17 @@ def encode(
     where = (out.slots, out.slot_bytes, out.bitmask, out.overflow)
     if rows.is_cuda:
         with torch.cuda.device(rows.device):
-            cuda, native = _native.cuda(), form.on_device(rows.device, encoder=True).native
-            scratch = torch.empty(cuda.encode_scratch_bytes(native), dtype=torch.uint8, device=rows.device)
-            cuda.encode(native, rows, overflow_index, *where, scratch, _stream(rows.device))
+            cuda, tables = _native.cuda(), form.on_device(rows.device, encoder=True)
+            scratch = torch.empty(cuda.encode_scratch_bytes(tables.native), dtype=torch.uint8, device=rows.device)
+            changed = torch.full((1,), len(rows), dtype=torch.int64, device=rows.device)
+            cuda.encode(tables.native, rows, overflow_index, *where, scratch, changed, _stream(rows.device))
+            tables.record_stream(torch.cuda.current_stream(rows.device))
+            row = int(changed)
+        if row < len(rows):
+            raise ValueError(
+                f"row {first_row + row}: its payload has another length than when it was measured: the rows changed "
+                "meanwhile"
+            )
     else:
         how = _native.threads(), _native.cpu_path, first_overflow
         _native.cpu.encode(form.native, rows, overflow_index, *where, *how)
