@@ -26,8 +26,8 @@ int64_t Length(const A& array) {
   return static_cast<int64_t>(array.shape(0));
 }
 
-// Makes the module raise FormatError as the Python class of that name, which all extensions share. ArgumentError derives
-// from invalid_argument, which nanobind already maps to ValueError.
+// Makes the module raise FormatError as the Python class of that name, which all extensions share. ArgumentError
+// derives from invalid_argument, which nanobind already maps to ValueError.
 inline void BindErrors(nb::module_& m) {
   nb::object error = nb::module_::import_("ibp_gnn.errors").attr("FormatError");
   m.attr("FormatError") = error;

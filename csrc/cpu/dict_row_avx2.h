@@ -22,8 +22,8 @@ static_assert(4 * kMaxLowBits32 / 8 + sizeof(__m128i) <= kSlackBytes);
 template <typename Isa>
 struct DictRowAvx2 : DictRow<Isa> {
   static bool Serves(const DictLayout& layout) {
-    const bool width =
-        (layout.value_bits == 32 && layout.low_bits() <= kMaxLowBits32) || (layout.value_bits == 16 && layout.low_bits() <= 14);
+    const bool width = (layout.value_bits == 32 && layout.low_bits() <= kMaxLowBits32) ||
+                       (layout.value_bits == 16 && layout.low_bits() <= 14);
     return width && !layout.zero_code && layout.symbol_bits <= 8 && (layout.value_bits == 32 || !layout.per_column);
   }
 

@@ -19,8 +19,8 @@ struct StartThread {
 };
 
 // Calls body(begin, end) on disjoint ranges that cover [0, n); range starts are multiples of `grain`. Ranges are
-// not made smaller than kMinBytesPerThread of work. The first exception of a range is rethrown after all have ended. Where
-// threads or the memory for them run out, the calling thread does what is left.
+// not made smaller than kMinBytesPerThread of work. The first exception of a range is rethrown after all have ended.
+// Where threads or the memory for them run out, the calling thread does what is left.
 template <typename Body, typename Start = StartThread>
 void ParallelFor(int64_t n, int64_t grain, int64_t bytes_per_item, int threads, const Body& body,
                  const Start& start = Start{}) {
