@@ -43,10 +43,22 @@ def stored_bytes(form: Form, rows: torch.Tensor) -> int:
 
 
 def encode(
-    form: Form, rows: torch.Tensor, overflow_index: torch.Tensor, out: CompressedRows, first_overflow: int = 0
+    form: Form,
+    rows: torch.Tensor,
+    overflow_index: torch.Tensor,
+    out: CompressedRows,
+    first_overflow: int = 0,
+    first_row: int = 0,
 ) -> None:
-    """overflow_index: int64 [n], read for rows that do not fit their slot. first_overflow: the index of the first row
-    in the overflow area of `out`; not 0 on the CPU only."""
+    """Writes the rows to `out`.
+
+    overflow_index: int64 [n] on the rows' device. Where slots are shorter than rows: the place in the overflow area of
+    each row that did not fit its slot when it was measured, -1 for every other row. Otherwise ignored.
+    first_overflow: the index of the first row in the overflow area of `out`; not 0 on the CPU only.
+    first_row: the number of the first row, for messages.
+
+    Raises ValueError naming a row that fits now and did not when it was measured, or the other way round, since another
+    thread or process wrote to it; `out` is then not to be used."""
     where = (out.slots, out.slot_bytes, out.bitmask, out.overflow)
     if rows.is_cuda:
         with torch.cuda.device(rows.device):
@@ -62,7 +74,7 @@ def encode(
                 "meanwhile"
             )
     else:
-        how = _native.threads(), _native.cpu_path, first_overflow
+        how = _native.threads(), _native.cpu_path, first_overflow, first_row
         _native.cpu.encode(form.native, rows, overflow_index, *where, *how)
 
 
