@@ -165,7 +165,8 @@ def test_a_closed_cache() -> None:
     with build() as store:
         with CompressedGPUCache(store, "10 rows") as cache:
             used = torch.cuda.memory_allocated()
-        assert torch.cuda.memory_allocated() < used, "its memory is free"
+        if not os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):  # torch counts nothing then
+            assert torch.cuda.memory_allocated() < used, "its memory is free"
         with pytest.raises(ValueError, match="this CompressedGPUCache is closed"):
             cache.gather(torch.tensor([1], device="cuda"))
         assert repr(cache) == "CompressedGPUCache(closed)"
