@@ -362,7 +362,7 @@ class CompressedFeatureStore:
 
     def _tidy_rows(self) -> CompressedRows:
         """The rows as they come out of an encoder: after an update a copy of them, without unused overflow rows."""
-        return self.rows if self._writer is None else self._held.select(torch.arange(len(self)))
+        return self.rows if self._writer is None else self._held.select(torch.arange(len(self), device="cpu"))
 
     @property
     def _held(self) -> CompressedRows:
