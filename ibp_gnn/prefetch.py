@@ -51,7 +51,7 @@ class Prefetcher(Generic[Batch]):
     ) -> None:
         """loader: any iterable of batches.
         source: the features; a store, a GPU cache or any other RowSource. Ids in CPU memory reach it there. To a source
-        of your own they come pinned if `device` is a GPU, so that its `ids.to(device, non_blocking=True)` does not wait.
+        of your own they come pinned if `device` is a GPU: its `ids.to(device, non_blocking=True)` does not wait.
         If its rows change, give it a `version` that changes with them, as the stores of ibp_gnn have.
         device: where the features go. On the CPU nothing overlaps: the calls, their order and the bits are the same.
         ids: the ids of a batch's rows, [n] int32/int64 on the CPU or a GPU, repeats and n == 0 allowed.
