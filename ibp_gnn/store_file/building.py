@@ -92,18 +92,12 @@ class Job:
 
 
 def build_in_memory(job: Job) -> tuple[CompressedRows, int]:
-    """Returns the rows and the lead_bytes of their store. Raises ValueError naming a row that no longer fits its slot,
-    or fits it now, because somebody writes to the features meanwhile."""
+    """Returns the rows and the lead_bytes of their store."""
     reader = job.reader()
     plan, lengths = _size(job, reader.chunks())
     rows = CompressedRows.empty(job.num_rows, job.codec.row_bytes, plan.slot_bytes, plan.num_overflow)
     for first, chunk, overflow_index, _ in _with_overflow(job, plan, reader, lengths):
-        try:
-            backend.encode(job.codec.form, chunk, overflow_index, rows.view(first, len(chunk)), first_row=first)
-        except ValueError as error:
-            if job.order is None:
-                raise
-            raise ValueError(f"counted in the given order, {error}") from error
+        backend.encode(job.codec.form, chunk, overflow_index, rows.view(first, len(chunk)), first_row=first)
     return rows, plan.lead_bytes
 
 
