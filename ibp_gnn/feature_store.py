@@ -309,6 +309,11 @@ class CompressedFeatureStore:
         with self.lock:
             return self._pin_now()
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the rows are page-locked by now."""
+        return self._pinned is not None
+
     def _pin_now(self) -> bool:
         """Page-locks the rows once, as `pin` asks. Returns whether they are page-locked. Raises FormatError."""
         if self._pinned is not None:
