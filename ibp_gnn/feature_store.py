@@ -304,15 +304,15 @@ class CompressedFeatureStore:
         return self._lead_bytes
 
     @property
+    def is_pinned(self) -> bool:
+        """Whether the rows are page-locked by now."""
+        return self._pinned is not None
+
+    @property
     def can_map(self) -> bool:
         """Whether GPUs read the rows in place; page-locks them now if that is still to be done."""
         with self.lock:
             return self._pin_now()
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether the rows are page-locked by now."""
-        return self._pinned is not None
 
     def _pin_now(self) -> bool:
         """Page-locks the rows once, as `pin` asks. Returns whether they are page-locked. Raises FormatError."""
