@@ -45,6 +45,7 @@ class TensorRows:
         self, ids: torch.Tensor, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """As RowSource.gather."""
+        check_ids_on_cpu(ids, len(self.tensor))  # torch has another error where there are no rows
         rows = self.tensor.index_select(0, ids.to(self.tensor.device)).to(ids.device if device is None else device)
         return rows if out is None else out.copy_(rows)
 

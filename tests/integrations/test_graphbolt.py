@@ -489,6 +489,41 @@ def test_what_cannot_be_compressed_stays_a_tensor() -> None:
     assert store.read(*empty, torch.tensor([], dtype=torch.int64)).shape == (0,)
 
 
+@pytest.mark.parametrize("row_shape", ROW_SHAPES, ids=str)
+@pytest.mark.parametrize("chosen", [False, True], ids=["all keys", "by name"])
+@pytest.mark.parametrize("kind", ["tensor", "array", "feature"])
+def test_a_type_without_rows(kind: str, chosen: bool, row_shape: tuple[int, ...]) -> None:
+    empty = torch.empty(0, *row_shape)
+    if kind == "feature":
+        if not row_shape:
+            pytest.skip("GraphBolt's own feature takes no 1-d tensors")
+        value: Any = gb.TorchBasedFeature(empty)
+    else:
+        value = empty.numpy() if kind == "array" else empty
+    key = ("edge", "a:b:c", "feat")
+    store = compressed({key: value, FEAT: rows_of(torch.float32, 20, 3)}, keys=[key, FEAT] if chosen else None)
+    for got in (store.read(*key), store.read(*key, torch.tensor([], dtype=torch.int64))):
+        assert_bitwise_equal(got, empty)
+    assert (store.size(*key), store.count(*key), store.metadata(*key)) == (torch.Size(row_shape), 0, {})
+    with pytest.raises(IndexError):
+        store.read(*key, torch.tensor([0]))
+    store.update(*key, rows_of(torch.float32, 5, *row_shape))  # until it has some
+    assert_bitwise_equal(store.read(*key, torch.tensor([4])), rows_of(torch.float32, 5, *row_shape)[4:])
+
+
+def test_a_graph_with_a_relation_without_edges() -> None:
+    nothing = torch.tensor([], dtype=torch.int64)
+    edges = {("a", "to", "b"): (torch.tensor([0, 1]), torch.tensor([1, 0])), ("b", "to", "c"): (nothing, nothing)}
+    g = dgl.heterograph(edges, num_nodes_dict={"a": 2, "b": 2, "c": 0})
+    g.edges["a", "to", "b"].data["w"] = torch.ones(2, 3)
+    g.edges["b", "to", "c"].data["w"] = torch.ones(0, 3)
+    g.nodes["c"].data["feat"] = torch.ones(0, 4)
+    store = compressed(g)
+    assert_bitwise_equal(store.read("edge", "a:to:b", "w"), torch.ones(2, 3))
+    assert_bitwise_equal(store.read("edge", "b:to:c", "w", nothing), torch.ones(0, 3))
+    assert_bitwise_equal(store.read("node", "c", "feat"), torch.ones(0, 4))
+
+
 def test_what_would_not_get_smaller_stays() -> None:
     noise = torch.randint(-(2**31), 2**31, (64, 4), dtype=torch.int64).to(torch.int32)
     held = gb.TorchBasedFeature(noise)
@@ -734,9 +769,9 @@ ONE_LINE = 'features = ibp_gnn.FeatureStore({("node", None, "feat"): gb.TorchBas
 
 
 class SAGE(torch.nn.Module):
-    def __init__(self, in_size: int, hidden_size: int, out_size: int) -> None:
+    def __init__(self, in_size: int, hidden_size: int, out_size: int, num_layers: int = 2) -> None:
         super().__init__()
-        sizes = [in_size, hidden_size, out_size]
+        sizes = [in_size, *[hidden_size] * (num_layers - 1), out_size]
         self.layers = torch.nn.ModuleList(dgl.nn.SAGEConv(i, o, "mean") for i, o in zip(sizes, sizes[1:], strict=False))
 
     def forward(self, blocks: list, x: torch.Tensor) -> torch.Tensor:
@@ -783,3 +818,91 @@ def test_one_line_changes_in_the_node_classification_flow(workers: int) -> None:
     assert isinstance(ours[FEAT], CompressedFeature)
     assert len(losses) == 20
     assert with_ours == losses  # every bit of every loss
+
+
+# Layer-wise inference: each layer's output takes the place of the features, of another width.
+
+
+def all_nodes() -> gb.ItemSet:
+    return gb.ItemSet(torch.arange(NUM_NODES), names="seed_nodes")
+
+
+def infer(model: SAGE, graph: Any, features: Any, num_workers: int) -> torch.Tensor:
+    """All nodes' outputs, through the features."""
+    pipe = gb.ItemSampler(all_nodes(), batch_size=4 * BATCH)
+    pipe = pipe.sample_neighbor(graph, [-1]).fetch_feature(features, node_feature_keys=["feat"])
+    loader = gb.DataLoader(pipe, num_workers=num_workers)  # one for all layers
+    with torch.no_grad():
+        for number, layer in enumerate(model.layers):
+            is_last = number == len(model.layers) - 1
+            y = torch.empty(graph.total_num_nodes, layer._out_feats)
+            for batch in loader:
+                hidden = layer(batch.blocks[0], batch.node_features["feat"])
+                y[batch.seed_nodes[0] : batch.seed_nodes[-1] + 1] = hidden if is_last else torch.relu(hidden)
+            if not is_last:
+                features.update("node", None, "feat", y)
+    return y
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """GraphBolt's threads race for its random numbers."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def plain_and_ours(g: dgl.DGLGraph) -> list[Any]:
+    rows = g.ndata["feat"]
+    plain = gb.BasicFeatureStore({FEAT: gb.TorchBasedFeature(rows)})
+    cache = CpuCache(CompressedFeatureStore.build(rows, progress=False))
+    return [plain, compressed({FEAT: rows}), compressed({FEAT: cache})]
+
+
+@native
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_layerwise_inference_of_node_classification(workers: int) -> None:
+    g = graph(32)
+    sampling = gb.from_dglgraph(g, is_homogeneous=True)
+    outputs = []
+    for features in plain_and_ours(g):
+        torch.manual_seed(0)
+        model = SAGE(32, 16, 5, num_layers=3)  # the first update is of another width, the second of the same
+        outputs.append(infer(model, sampling, features, workers))
+        assert features.size(*FEAT) == (16,)
+    for output in outputs[1:]:
+        assert_bitwise_equal(output, outputs[0])
+
+
+@native
+@pytest.mark.usefixtures("one_thread")
+def test_layerwise_inference_of_link_prediction() -> None:
+    g = graph(32)
+    sampling = gb.from_dglgraph(g, is_homogeneous=True)
+    pairs = torch.stack(g.edges(), dim=1)[:: NUM_EDGES // 300]
+    scores, losses = [], []
+    for features in plain_and_ours(g):
+        torch.manual_seed(0)
+        gb.seed(0)
+        model = SAGE(32, 16, 16)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        pipe = gb.ItemSampler(gb.ItemSet(pairs, names="node_pairs"), batch_size=BATCH)
+        pipe = pipe.sample_uniform_negative(sampling, 1).sample_neighbor(sampling, [5, 5])
+        pipe = pipe.fetch_feature(features, node_feature_keys=["feat"])
+        losses.append([])
+        for batch in gb.DataLoader(pipe):
+            y = model(batch.blocks, batch.node_features["feat"])
+            (src, dst), labels = batch.node_pairs_with_labels
+            loss = torch.nn.functional.binary_cross_entropy_with_logits((y[src] * y[dst]).sum(1), labels.float())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(loss.item())
+        y = infer(model, sampling, features, 0)
+        scores.append((y[pairs[:, 0]] * y[pairs[:, 1]]).sum(1))
+    assert len(losses[0]) == 5
+    for loss, score in zip(losses[1:], scores[1:], strict=True):
+        assert loss == losses[0]
+        assert_bitwise_equal(score, scores[0])

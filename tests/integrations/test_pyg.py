@@ -312,6 +312,24 @@ def test_a_store_in_the_order_of_hotness_stays_so() -> None:
     assert_bitwise_equal(store[None, "x", None], rows.double())
 
 
+@pytest.mark.parametrize("row_shape", ROW_SHAPES, ids=str)
+@pytest.mark.parametrize("as_array", [False, True])
+def test_a_type_without_rows(as_array: bool, row_shape: tuple[int, ...]) -> None:
+    empty = torch.empty(0, *row_shape)
+    store = compressed({("venue", "x"): empty.numpy() if as_array else empty, ("paper", "x"): torch.ones(5, 3)})
+    store.put_tensor(empty, "venue", "y", torch.arange(0))  # its first rows, all of them
+    for name in ("x", "y"):
+        assert store.get_tensor_size("venue", name) == empty.shape
+        for index in (None, [], torch.arange(0), torch.ones(0, dtype=torch.bool), slice(None)):
+            assert_bitwise_equal(store["venue", name, index], empty)
+            store["venue", name, index] = empty
+        with pytest.raises(IndexError):
+            store.get_tensor("venue", name, [0])
+    some = rows_of(torch.float32, 5, *row_shape)
+    store["venue", "x", None] = some
+    assert_bitwise_equal(store["venue", "x", None], some)
+
+
 @pytest.mark.parametrize("how", ["put_tensor", "update_tensor"])
 @pytest.mark.parametrize(
     ("value", "index", "error", "message"),
@@ -788,6 +806,61 @@ def test_sampler_in_a_heterograph() -> None:
         wanted = data[edge_type].edge_index[:, edge]
         ends = [out.node[source][out.row[edge_type]], out.node[target][out.col[edge_type]]]
         assert torch.equal(wanted, torch.stack(ends))
+
+
+def graph_with_gaps(sized: bool) -> HeteroData:
+    """Types without nodes, relations without edges, and nodes whose only trace is their number."""
+    graph = HeteroData()
+    counts = {"paper": 5, "author": 7, "venue": 0, "lonely": 3}
+    for name, count in counts.items():
+        graph[name].num_nodes = count
+    edges = {
+        ("author", "writes", "paper"): [[0, 1], [0, 1]],
+        ("paper", "in", "venue"): [[], []],
+        ("venue", "has", "paper"): [[], []],
+    }
+    for edge_type, ends in edges.items():
+        edge_index = torch.tensor(ends, dtype=torch.int64)
+        if sized:
+            size = (counts[edge_type[0]], counts[edge_type[2]])
+            graph.put_edge_index(edge_index, edge_type=edge_type, layout="coo", size=size)
+        else:
+            graph[edge_type].edge_index = edge_index
+    return graph
+
+
+@pytest.mark.parametrize("sized", [False, True])
+def test_batches_of_types_without_nodes_or_edges(sized: bool) -> None:
+    graph = graph_with_gaps(sized)
+    rows = {name: rows_of(torch.float32, graph[name].num_nodes, 4) for name in ("paper", "author", "lonely")}
+    rows["venue"] = torch.empty(0, 4)
+    features = compressed({(name, "x"): part for name, part in rows.items()})
+    for name in ("paper", "author", "lonely"):
+        seeds = torch.arange(len(rows[name]))
+        (batch,) = node_loader((features, graph), graph, [2, 2], input_nodes=(name, seeds), batch_size=100)
+        assert batch[name].n_id[: len(seeds)].tolist() == seeds.tolist()
+        for other, part in rows.items():
+            assert_bitwise_equal(batch[other].x, part[batch[other].n_id])
+        assert batch["paper", "in", "venue"].edge_index.shape == (2, 0)
+    with pytest.raises(IndexError, match="input_nodes: want 0 <= id < 7, got 7"):
+        sample(NeighborSampler(graph, [1]), [7], name="author")
+
+
+def test_batches_of_a_graph_without_edges() -> None:
+    graph, rows = Data(num_nodes=6, edge_index=torch.empty(2, 0, dtype=torch.int64)), rows_of(torch.float32, 6, 4)
+    (batch,) = node_loader((compressed({"x": rows}), graph), graph, [2], input_nodes=torch.arange(6), batch_size=6)
+    assert_bitwise_equal(batch.x, rows)
+    assert batch.edge_index.shape == (2, 0)
+
+
+def test_the_number_of_nodes_is_that_of_the_graph() -> None:
+    edges = torch.tensor([[0, 9], [1, 2]])  # node 9 has no incoming edge, nodes 10 and 11 have none at all
+    for graph in (Data(edge_index=edges, num_nodes=12), Data(edge_index=edges, x=torch.ones(12, 1)), Data()):
+        if not graph.keys():
+            graph.put_edge_index(edges, layout="coo", size=(12, 12))
+        assert sample(NeighborSampler(graph, [1]), [11]).node.tolist() == [11]
+        with pytest.raises(IndexError, match="input_nodes: want 0 <= id < 12, got 12"):
+            sample(NeighborSampler(graph, [1]), [12])
 
 
 def test_what_the_sampler_refuses() -> None:
