@@ -33,6 +33,7 @@ from ibp_gnn.gpu_cache import CompressedGPUCache
 from ibp_gnn.integrations.dgl_compat import graphbolt_is_native, import_dgl
 from ibp_gnn.integrations.sources import (
     TensorRows,
+    as_tensor,
     can_compress,
     compress,
     is_array,
@@ -86,7 +87,7 @@ class CompressedFeature(gb.Feature):
         another dtype.
         """
         if ids is None:
-            ids = torch.arange(self.count())
+            ids = torch.arange(self.count(), device="cpu")
         return self.source.gather(ids, device=self._device)
 
     def read_async(self, ids: torch.Tensor) -> Iterator[_Pending]:
@@ -432,7 +433,7 @@ def _make_feature(
             return _made_with(build, CompressedFeature(store, metadata, device=device))
     if isinstance(value, gb.Feature):
         return value
-    tensor = torch.as_tensor(rows)
+    tensor = as_tensor(rows)
     # GraphBolt's own feature takes no 1-d tensors.
     if tensor.dim() > 1:
         return gb.TorchBasedFeature(tensor)

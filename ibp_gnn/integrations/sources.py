@@ -26,6 +26,12 @@ def is_array(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, np.ndarray))
 
 
+def as_tensor(rows: torch.Tensor | np.ndarray) -> torch.Tensor:
+    """`rows` as a tensor that shares their memory."""
+    # Not torch.as_tensor, which copies arrays to torch's default device.
+    return rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
+
+
 class TensorRows:
     """A RowSource over a tensor, for what is not compressed."""
 
@@ -52,7 +58,7 @@ class TensorRows:
     def updated(self, ids: torch.Tensor, rows: torch.Tensor | np.ndarray) -> TensorRows:
         """A copy with other rows for these ids; the tensor here stays as it is. Takes and raises what
         `CompressedFeatureStore.update` does."""
-        ids, rows = as_ids(ids).to("cpu", torch.int64), _as_tensor(rows)
+        ids, rows = as_ids(ids).to("cpu", torch.int64), as_tensor(rows)
         want = (len(ids), *self.shape[1:])
         if tuple(rows.shape) != want or rows.dtype != self.dtype:
             raise ValueError(f"rows: want {list(want)} {self.dtype}, got {list(rows.shape)} {rows.dtype}")
@@ -97,7 +103,7 @@ def compress(rows: torch.Tensor | np.ndarray, name: str, **build: Any) -> Compre
 def hold(rows: torch.Tensor | np.ndarray, name: str, **build: Any) -> RowSource:
     """A source of `rows`, a tensor or array [n, *row_shape]: a store, or TensorRows if there is nothing to compress.
     name and build: of `compress`. Raises TypeError and ValueError."""
-    return compress(rows, name, **build) if can_compress(rows) else TensorRows(_as_tensor(rows))
+    return compress(rows, name, **build) if can_compress(rows) else TensorRows(as_tensor(rows))
 
 
 def replace_rows(source: RowSource, rows: Any, name: str, **build: Any) -> RowSource:
@@ -152,8 +158,3 @@ def _check_array(rows: Any, name: str) -> None:
         raise TypeError(f"{name}: want a tensor or a NumPy array, got {type(rows).__name__}")
     if rows.ndim == 0:
         raise ValueError(f"{name}: want [n, *row_shape], got a scalar")
-
-
-def _as_tensor(rows: torch.Tensor | np.ndarray) -> torch.Tensor:
-    # Not torch.as_tensor, which puts arrays on torch's default device.
-    return rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)

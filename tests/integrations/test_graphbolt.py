@@ -331,6 +331,19 @@ def test_is_pinned_and_updates_on_a_gpu() -> None:
     assert_bitwise_equal(features.read(*FEAT, ids), rows[ids.cpu()])  # a copy, as GraphBolt's `to` gives
 
 
+def test_torchs_default_device_does_not_matter() -> None:
+    rows = rows_of(torch.float32, 200, 3)
+    feature = feature_of(rows)
+    torch.set_default_device("meta")
+    try:
+        got = feature.read()
+        empty = compressed({FEAT: torch.empty(0, device="cpu").numpy()}).read(*FEAT)
+    finally:
+        torch.set_default_device(None)
+    assert_bitwise_equal(got, rows)
+    assert empty.device.type == "cpu"
+
+
 def test_a_source_that_is_none() -> None:
     with pytest.raises(TypeError, match="want a RowSource, got Tensor; compress it first"):
         CompressedFeature(torch.ones(3, 2))

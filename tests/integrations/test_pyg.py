@@ -20,6 +20,7 @@ import torch
 pytest.importorskip("torch_geometric")
 
 import torch_geometric.typing  # noqa: E402
+from cpu_cache import CpuCache  # noqa: E402
 from exact_sources import CountingSource, TensorSource  # noqa: E402
 from torch_geometric.data import Data, HeteroData, TensorAttr  # noqa: E402
 from torch_geometric.data.feature_store import AttrView  # noqa: E402
@@ -330,6 +331,23 @@ def test_a_type_without_rows(as_array: bool, row_shape: tuple[int, ...]) -> None
     assert_bitwise_equal(store["venue", "x", None], some)
 
 
+def test_a_cache_follows() -> None:
+    rows, wide = rows_of(torch.float32, 200, 3), rows_of(torch.float32, 200, 5)
+    cache = CpuCache(ibp_gnn.CompressedFeatureStore.build(rows, progress=False), "7 rows")
+    store = compressed({"x": cache})
+    store[None, "x", [3, 4]] = rows[:2]
+    assert store.source("x") is cache
+    assert_bitwise_equal(cache.store.gather(torch.tensor([3, 4])), rows[:2])
+    store.update_tensor(wide, None, "x", None)
+    now = store.source("x")
+    assert isinstance(now, CpuCache) and now is not cache and now.capacity == "7 rows"
+    assert_bitwise_equal(store[None, "x", None], wide)
+    now.fails = True
+    with pytest.raises(ValueError, match="want more than that"):
+        store.update_tensor(rows, None, "x", None)
+    assert store.source("x") is now
+
+
 @pytest.mark.parametrize("how", ["put_tensor", "update_tensor"])
 @pytest.mark.parametrize(
     ("value", "index", "error", "message"),
@@ -440,6 +458,24 @@ def test_views_and_deletion() -> None:
     del store["A", "feat", index]
     with pytest.raises(KeyError):
         store.get_tensor(attr)
+
+
+def test_torchs_default_device_does_not_matter() -> None:
+    rows = rows_of(torch.float32, 200, 3)
+    store = compressed({"x": rows, "odd": torch.ones(200, 2, dtype=torch.complex64)})
+    sampler = NeighborSampler(plain_data(), [2, 2])
+    want = sample(sampler, [5, 9])
+    torch.set_default_device("meta")
+    try:
+        for index in (None, slice(3, 9), [3, 4], range(3, 5), np.array([3]), 7):
+            assert store[None, "x", index].device.type == "cpu"
+        store[None, "odd", [3, 4]] = np.full((2, 2), 5j, dtype=np.complex64)
+        torch.manual_seed(0)
+        got = sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([5, 9], device="cpu")))
+    finally:
+        torch.set_default_device(None)
+    assert torch.equal(store[None, "odd", [3, 5]], torch.tensor([[5j, 5j], [1, 1]]))
+    assert torch.equal(got.node, want.node) and torch.equal(got.edge, want.edge)
 
 
 def test_what_it_can_be_made_from() -> None:
