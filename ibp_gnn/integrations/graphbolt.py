@@ -427,17 +427,18 @@ def _make_feature(
     else:
         raise TypeError(f"{name}: want a gb.Feature, a tensor, an array or a RowSource, got {type(value).__name__}")
 
-    if not is_empty(rows) and (key in keys if keys is not None else can_compress(rows)):
+    wanted = key in keys if keys is not None else can_compress(rows)
+    if wanted and not is_empty(rows):
         store = compress(rows, name, **build)
         if store.savings > 0 or keys is not None or not isinstance(value, gb.Feature):
             return _made_with(build, CompressedFeature(store, metadata, device=device))
-    if isinstance(value, gb.Feature):
+    if isinstance(value, gb.Feature) and not (wanted and keys is not None):
         return value
     tensor = as_tensor(rows)
-    # GraphBolt's own feature takes no 1-d tensors.
-    if tensor.dim() > 1:
+    # GraphBolt's own feature takes no 1-d tensors. What is empty may get rows to compress by an update.
+    if tensor.dim() > 1 and not is_empty(tensor):
         return gb.TorchBasedFeature(tensor)
-    return _made_with(build, CompressedFeature(TensorRows(tensor), device=device))
+    return _made_with(build, CompressedFeature(TensorRows(tensor), metadata, device=device))
 
 
 def _made_with(build: dict[str, Any], feature: CompressedFeature) -> CompressedFeature:
