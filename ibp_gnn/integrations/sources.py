@@ -51,8 +51,9 @@ class TensorRows:
         self, ids: torch.Tensor, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """As RowSource.gather."""
-        check_ids_on_cpu(ids, len(self.tensor))  # torch has another error where there are no rows
-        rows = self.tensor.index_select(0, ids.to(self.tensor.device)).to(ids.device if device is None else device)
+        at = ids.to(self.tensor.device)
+        check_ids_on_cpu(at, len(self.tensor))  # torch has another error where there are no rows
+        rows = self.tensor.index_select(0, at).to(ids.device if device is None else device)
         return rows if out is None else out.copy_(rows)
 
     def updated(self, ids: torch.Tensor, rows: torch.Tensor | np.ndarray) -> TensorRows:
@@ -121,7 +122,9 @@ def replace_rows(source: RowSource, rows: Any, name: str, **build: Any) -> RowSo
     if store is not None and store.slot_of is not None and len(store) == len(rows):
         build = {**build, "order": torch.argsort(store.slot_of)}
     if isinstance(source, CompressedGPUCache):
-        return cast(RowSource, cast(Any, source).rebuilt(compress(rows, name, **build)))
+        if not can_compress(rows):
+            raise ValueError(f"{name}: want rows that a GPU cache can have, got {list(rows.shape)} {rows.dtype}")
+        return source.rebuilt(compress(rows, name, **build))
     return hold(rows, name, **build)
 
 
