@@ -191,7 +191,7 @@ class CompressedFeatureStore(FeatureStore):
         return super().__getitem__(_with_tensor_index(self._tensor_attr_cls.cast(key)))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self.put_tensor(value, key)
+        super().__setitem__(_with_tensor_index(self._tensor_attr_cls.cast(key)), value)
 
     def __len__(self) -> int:
         """Number of features."""
