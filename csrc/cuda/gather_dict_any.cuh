@@ -130,7 +130,7 @@ struct AnyDictDecoder {
 // one 3 to 8 % of its speed: what lives across a call takes registers from everything else.)
 template <typename Word>
 __device__ __forceinline__ bool DecodeInPlace(const DeviceDictCodec& codec, const GatherRequest& request,
-                                           const uint8_t* source, uint8_t* out) {
+                                              const uint8_t* source, uint8_t* out) {
   FirstBytes nothing;
   nothing.base = source - reinterpret_cast<uintptr_t>(source) % kLoadBytes;
   return AnyDictDecoder<Word>::Decode(codec, request, 0, source, nothing, out, threadIdx.x % kWarpSize) >= 0;
