@@ -25,6 +25,8 @@ import struct
 import threading
 import weakref
 from collections.abc import Iterator
+from multiprocessing import context, reduction
+from typing import Any
 
 import torch
 
@@ -102,11 +104,12 @@ class SharedRows:
         self._version = self._words[_VERSION] if is_owner else -1  # of `rows`
         self._idle = threading.Condition(threading.Lock())  # notified when no thread of this process is in
         self._threads: set[int] = set()  # those that are in
+        self._lost: str | None = None  # why there are no rows any more
         self._child_locks: tuple[int, bool] | None = None  # of the child to be, and whether it reads
         table = _bytes(mapping, starts["slot_of"], 4 * layout.num_rows) if layout.ordered else None
         self.slot_of = None if table is None else table.view(torch.int32)
         self.lead_bytes = self._words[_Word.LEAD_BYTES]
-        self.rows = CompressedRows(
+        self._rows = CompressedRows(
             layout.num_rows,
             layout.row_bytes,
             layout.slot_bytes,
@@ -116,17 +119,18 @@ class SharedRows:
         )
 
     @classmethod
-    def copy_of(cls, rows: CompressedRows, slot_of: torch.Tensor | None, lead_bytes: int) -> SharedRows:
+    def copy_of(cls, rows: CompressedRows, slot_of: torch.Tensor | None, lead_bytes: int, version: int) -> SharedRows:
         """The rows of a store, on the CPU, in memory that can be shared; this process owns them. Nobody writes the rows
         meanwhile. Raises OSError if there is no room."""
+        if not hasattr(os, "memfd_create") or not hasattr(fcntl, "F_OFD_SETLK"):
+            raise OSError(errno.ENOSYS, "rows that processes share: want Linux, got another system")
         layout = Layout(rows.num_rows, rows.row_bytes, rows.slot_bytes, slot_of is not None)
         fd = os.memfd_create("ibp_gnn_rows", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             _reserve(fd, 0, layout.file_bytes(rows.num_overflow))
             fcntl.fcntl(fd, *_SEAL_SHRINK)
-            words = {_Word.NUM_OVERFLOW: rows.num_overflow, _Word.LEAD_BYTES: lead_bytes, _Word.OWNER: os.getpid()}
-            for word, value in words.items():
-                os.pwrite(fd, value.to_bytes(8, "little"), 8 * word)
+            words = 2 * version, 0, rows.num_overflow, lead_bytes, os.getpid()  # in the order of _Word
+            os.pwrite(fd, struct.pack("=5q", *words), 0)
         except BaseException:
             os.close(fd)
             raise
@@ -137,20 +141,26 @@ class SharedRows:
             shared.slot_of.copy_(slot_of)
         return shared
 
-    @property
-    def layout(self) -> Layout:
-        return self._layout
-
-    @property
-    def fd(self) -> int:
-        """Of the file, to be sent to another process. Raises ValueError after `close`."""
-        if "file" not in self._fds:
+    def __getstate__(self) -> dict[str, Any]:
+        """For multiprocessing's pickler alone: the file goes with it. Raises ValueError after `close`."""
+        if not self._fds:
             raise ValueError("these SharedRows are closed")
-        return self._fds["file"]
+        return {"file": _sent(self._fds["file"]), "layout": self._layout}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["file"].detach(), state["layout"], is_owner=False)  # type: ignore[misc]
 
     @property
-    def is_owner(self) -> bool:
-        return self._is_owner
+    def rows(self) -> CompressedRows:
+        """Raises RuntimeError if the owner did not finish an update."""
+        if self._lost is not None:
+            raise RuntimeError(self._lost)
+        return self._rows
+
+    @property
+    def version(self) -> int:
+        """How many updates the rows have had by now, counting one that is under way; also outside of the lock."""
+        return (self._words[_VERSION] + 1) // 2
 
     def close(self) -> None:
         """Lets go of the file; what is mapped stays as long as tensors of it. Idempotent."""
@@ -169,10 +179,11 @@ class SharedRows:
     def with_overflow(self, num_overflow: int) -> CompressedRows:
         """The rows with room for so many overflow rows, more than now; the others stay. Others see it once `end_write`
         was called with it. Raises OSError."""
-        start, had = self._layout.starts()["overflow"], os.fstat(self.fd).st_size
-        missing = start + self._layout.overflow_bytes(num_overflow) - had
+        fd = self._fds["file"]
+        had = os.fstat(fd).st_size
+        missing = self._layout.file_bytes(num_overflow) - had
         if missing > 0:
-            _reserve(self.fd, had, missing)
+            _reserve(fd, had, missing)
         overflow = self._map_overflow(num_overflow)
         overflow[num_overflow * self._layout.row_bytes :] = 0
         return dataclasses.replace(self.rows, overflow=overflow)
@@ -204,10 +215,14 @@ class SharedRows:
 
     def end_write(self, rows: CompressedRows, lead_bytes: int) -> None:
         """rows: as they are now, whole; these or `with_overflow`."""
-        self.rows, self.lead_bytes = rows, lead_bytes
+        self._rows, self.lead_bytes = rows, lead_bytes
         self._words[_Word.NUM_OVERFLOW] = rows.num_overflow
         self._words[_Word.LEAD_BYTES] = lead_bytes
         self._version = (self._words[_VERSION] | 1) + 1
+        self._words[_VERSION] = self._version
+
+    def undo_write(self) -> None:
+        """Instead of `end_write`: the rows are whole, and as they were before `begin_write`."""
         self._words[_VERSION] = self._version
 
     # The others' part
@@ -217,8 +232,12 @@ class SharedRows:
         if not self._is_owner:
             _lock(self._fds["locks"], fcntl.F_RDLCK, _IN_PLACE)
 
+    def end_read_in_place(self) -> None:
+        """Before `close`: they do not, after all."""
+        if not self._is_owner:
+            _lock(self._fds["locks"], fcntl.F_UNLCK, _IN_PLACE)
+
     def enter(self, thread: int) -> None:
-        """Raises RuntimeError if the owner ended while it wrote."""
         if self._is_owner or not self._fds:
             return  # its readers and its writer have the store's lock
         with self._idle:
@@ -257,13 +276,14 @@ class SharedRows:
         if version == self._version:
             return
         if version & 1:
-            raise RuntimeError(
-                f"process {self._words[_Word.OWNER]}, which owned the rows, ended while it updated them: rows are half "
-                "written; make the store again"
+            self._lost = (
+                f"process {self._words[_Word.OWNER]}, which owns the rows, did not finish an update of them: some are "
+                "half written; make the store again"
             )
+            return
         num_overflow = self._words[_Word.NUM_OVERFLOW]
-        if num_overflow != self.rows.num_overflow:
-            self.rows = dataclasses.replace(self.rows, overflow=self._map_overflow(num_overflow))
+        if num_overflow != self._rows.num_overflow:
+            self._rows = dataclasses.replace(self._rows, overflow=self._map_overflow(num_overflow))
         self.lead_bytes = self._words[_Word.LEAD_BYTES]
         self._version = version
 
@@ -271,7 +291,7 @@ class SharedRows:
 
     def before_fork(self, thread: int, is_in: bool) -> None:
         if self._fds:
-            locks = _open_again(self.fd)
+            locks = _open_again(self._fds["file"])
             # Locked here already: the owner must not get in between.
             self._child_locks = locks, is_in and _lock(locks, fcntl.F_RDLCK, _ROWS, wait=False)
 
@@ -285,7 +305,9 @@ class SharedRows:
         self._idle = threading.Condition(threading.Lock())
         self._threads = {thread} if is_in else set()
         if self._child_locks is None:
-            self._close()  # closed before, or there was no descriptor left: better no rows than others'
+            if self._fds:  # else it was closed before
+                self._lost = "this process was forked when no file descriptor was left, which the store needs for it"
+            self._close()
             return
         inherited, (self._fds["locks"], _) = self._fds["locks"], self._child_locks
         os.close(inherited)
@@ -293,13 +315,34 @@ class SharedRows:
 
     def _map_overflow(self, num_overflow: int) -> torch.Tensor:
         length = self._layout.overflow_bytes(num_overflow)
-        return _bytes(mmap.mmap(self.fd, length, offset=self._layout.starts()["overflow"]), 0, length)
+        return _bytes(mmap.mmap(self._fds["file"], length, offset=self._layout.starts()["overflow"]), 0, length)
 
 
 def _bytes(mapping: mmap.mmap, start: int, length: int) -> torch.Tensor:
     part = torch.frombuffer(mapping, dtype=torch.uint8, count=length, offset=start)
     _native.cpu.advise_huge_pages(part)
     return part
+
+
+def _sent(fd: int) -> Any:
+    """What can be pickled for another process, and gives it a descriptor of its own there, with `detach()`."""
+    popen: Any = context.get_spawning_popen()
+    if popen is None:  # sent through a queue or a pipe
+        return reduction.DupFd(fd)
+    # A process cannot be given one descriptor twice, so each time it is another one.
+    own = os.dup(fd)
+    weakref.finalize(popen, os.close, own)
+    return reduction.DupFd(own)
+
+
+def _copied(rows: CompressedRows) -> Any:
+    """For multiprocessing: torch would move the tensors themselves to memory that it shares, away from those that have
+    their address."""
+    copies = {name: getattr(rows, name).clone() for name in ("slots", "bitmask", "overflow")}
+    return dataclasses.replace(rows, **copies).__reduce_ex__(2)
+
+
+reduction.ForkingPickler.register(CompressedRows, _copied)
 
 
 def _open_again(fd: int) -> int:
