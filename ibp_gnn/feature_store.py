@@ -548,10 +548,12 @@ class CompressedFeatureStore:
     def _reduce_for_processes(self) -> tuple[Any, ...]:
         """What multiprocessing sends. A process that does not use a GPU does not page-lock: pin=True is "auto" there.
         Raises OSError, PinError and RuntimeError, as `_share`."""
-        if not self._writable:
-            return cast(tuple[Any, ...], self.__reduce_ex__(2))  # a file's name
         pin = "auto" if self._pin is True else self._pin
-        return copyreg.__newobj__, (type(self),), {"shared": self._share(), "codec": self.codec, "pin": pin}  # type: ignore[attr-defined]
+        if self._writable:
+            state = {"shared": self._share(), "codec": self.codec, "pin": pin}
+        else:
+            state = {**self.__getstate__(), "pin": pin}  # a file's name
+        return copyreg.__newobj__, (type(self),), state  # type: ignore[attr-defined]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -107,6 +107,7 @@ def _copies(stores: list[CompressedFeatureStore]) -> list[bytes]:
 
 
 def serve(connection: Connection, *stores: Any) -> None:
+    torch.set_num_threads(1)  # torch's own threads hang in a forked process
     stores = [store for part in stores for store in (part if isinstance(part, list) else [part])]  # type: ignore[assignment]
     while (request := connection.recv()) is not None:
         if isinstance(request, CompressedFeatureStore):
@@ -216,6 +217,8 @@ def test_a_mapped_store_that_is_page_locked_is_mapped_by_workers(registers: Regi
     other = sent(store)
     assert other._file_rows is not None and other._file_rows._is_mapped and store.can_map
     assert_bitwise_equal(other.gather(ALL), fitting())
+    store.close()
+    assert registers.locked == {}
 
 
 def test_workers_have_no_copy_of_the_rows(tmp_path: Path) -> None:
@@ -253,6 +256,7 @@ def _seen(stores: list[CompressedFeatureStore], ids: torch.Tensor, until: Any) -
 
 
 def _watch(store: CompressedFeatureStore, ids: torch.Tensor, until: Any, connection: Connection) -> None:
+    torch.set_num_threads(1)
     connection.send("ready")
     connection.send(_seen([store], ids, until))
 
@@ -274,7 +278,7 @@ def test_busy_readers_see_whole_updates_and_let_them_happen() -> None:
         watchers.append((process, connection))
     for _, connection in watchers:
         assert connection.recv() == "ready"
-    for step in range(60):
+    for step in range(20):
         store.update(ids, patterns[step % 4].expand(n, width).contiguous())
     until.set()
     known = {pattern[0].numpy().tobytes() for pattern in patterns}
@@ -292,6 +296,7 @@ def in_child(work: Callable[[], object]) -> int:
         status = 1
         try:
             signal.alarm(60)
+            torch.set_num_threads(1)
             work()
             status = 0
         except BaseException:
@@ -394,6 +399,7 @@ def test_forked_children_of_the_owner_follow_it() -> None:
 
 
 def _owner(connection: Connection, rows: torch.Tensor) -> None:
+    torch.set_num_threads(1)
     store = build(rows)
     connection.send(store)
     connection.recv()
