@@ -214,7 +214,7 @@ class CompressedFeatureStore:
             )
         if self._shared is not None:
             self._shared.check_owner()
-        if held.slots.is_shared():
+        if any(part.is_shared() for part in (held.slots, held.bitmask, held.overflow)):
             raise ValueError(
                 "update: want rows in memory of this process alone, got rows that torch.multiprocessing shares with "
                 "another process"
@@ -515,6 +515,7 @@ class CompressedFeatureStore:
                     self._file_rows.close()
                 if self._shared is not None:
                     self._shared.close()
+                    self._slot_of = None
 
     def __len__(self) -> int:
         return self._held.num_rows

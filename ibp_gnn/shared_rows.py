@@ -163,8 +163,13 @@ class SharedRows:
         return (self._words[_VERSION] + 1) // 2
 
     def close(self) -> None:
-        """Lets go of the file; what is mapped stays as long as tensors of it. Idempotent."""
+        """Lets go of the file; what is mapped stays as long as tensors of it. `rows` and `slot_of` must not be used any
+        more. Idempotent."""
         self._close()
+        self._lost, self.slot_of = "these SharedRows are closed", None
+        self._words = memoryview(bytes(self._words[: len(_Word)])).cast("q")
+        empty = torch.empty(_native.cpu.SLACK_BYTES, dtype=torch.uint8)
+        self._rows = CompressedRows(0, self._layout.row_bytes, self._layout.slot_bytes, empty, empty, empty)
 
     # The owner's part
 
