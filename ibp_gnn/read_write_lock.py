@@ -77,7 +77,9 @@ class ReadWriteLock:
         me = get_ident()
         reads = self._reads.get(me, 0)
         try:
-            if reads == 1 and self.outer is None:
+            if reads == 1:
+                if self.outer is not None and self._writer != me:
+                    self.outer.leave(me)
                 with self._mutex:
                     del self._reads[me]
                     if self._queue:

@@ -4,12 +4,14 @@ The memory is a file without a name (memfd), which is gone when the last process
 first page says what changes: see `_Word`. Behind it lie the table of slots, bitmask, slots and overflow rows; these
 last, since they are what grows.
 
-Processes lock three bytes of that file (fcntl, open file descriptions). Each process has a description of its own for
-it, so that the kernel lets go of its locks when it ends, and a fork takes none of them along.
-- `_ROWS`: shared by those that read, once for all threads of a process; alone by the owner while it updates.
-- `_GATE`: alone by the owner from before it waits for the readers, who wait here then. Else it might wait for ever.
-- `_IN_PLACE`: shared by processes whose GPUs read the rows where they lie. Nobody knows when these are done with what
-  they were told to read, so the owner refuses to update meanwhile.
+Processes lock that file. Each has an open file description of its own for it, so that the kernel lets go of its locks
+when it ends, and a fork takes none of them along.
+- The file as a whole (flock, which takes half as long): shared by those that read, once for all threads of a process;
+  alone by the owner while it updates.
+- Its byte `_GATE` (fcntl): alone by the owner from before it waits for the readers; those that come meanwhile wait
+  here. Else it might wait for ever.
+- Its byte `_IN_PLACE`: shared by processes whose GPUs read the rows where they lie. Nobody knows when these are done
+  with what they were told to read, so the owner refuses to update meanwhile.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ import torch
 from . import _native
 from .compressed_rows import CompressedRows
 
-_GATE, _ROWS, _IN_PLACE = range(3)
+_GATE, _IN_PLACE = range(2)
 _SEAL_SHRINK = 1033, 2  # F_ADD_SEALS and F_SEAL_SHRINK, which Python has names for from 3.13 on
 
 
@@ -102,10 +104,12 @@ class SharedRows:
         self._words = memoryview(mapping).cast("q")
         self._is_owner = is_owner
         self._version = self._words[_VERSION] if is_owner else -1  # of `rows`
-        self._idle = threading.Condition(threading.Lock())  # notified when no thread of this process is in
+        self._mutex = threading.Lock()
+        self._idle = threading.Condition(self._mutex)  # notified when no thread of this process is in
+        self._waiting = 0  # threads that wait for it
         self._threads: set[int] = set()  # those that are in
         self._lost: str | None = None  # why there are no rows any more
-        self._child_locks: tuple[int, bool] | None = None  # of the child to be, and whether it reads
+        self._child_locks: int | None = None  # the description of the child to be
         table = _bytes(mapping, starts["slot_of"], 4 * layout.num_rows) if layout.ordered else None
         self.slot_of = None if table is None else table.view(torch.int32)
         self.lead_bytes = self._words[_Word.LEAD_BYTES]
@@ -201,7 +205,7 @@ class SharedRows:
         _lock(locks, fcntl.F_WRLCK, _GATE)
         try:
             self._words[_UPDATING] = 1
-            _lock(locks, fcntl.F_WRLCK, _ROWS)
+            fcntl.flock(locks, fcntl.LOCK_EX)
             if not _lock(locks, fcntl.F_WRLCK, _IN_PLACE, wait=False):
                 raise RuntimeError(
                     "update: want rows that only GPUs of this process read, got rows that GPUs of another process read "
@@ -210,7 +214,8 @@ class SharedRows:
             yield
         finally:
             self._words[_UPDATING] = 0
-            for byte in (_IN_PLACE, _ROWS, _GATE):
+            fcntl.flock(locks, fcntl.LOCK_UN)
+            for byte in (_IN_PLACE, _GATE):
                 _lock(locks, fcntl.F_UNLCK, byte)
 
     def begin_write(self) -> None:
@@ -245,41 +250,45 @@ class SharedRows:
     def enter(self, thread: int) -> None:
         if self._is_owner or not self._fds:
             return  # its readers and its writer have the store's lock
-        with self._idle:
-            # One that comes while the owner waits has to let the others go first, else it waits for ever.
+        with self._mutex:
+            # One that comes while the owner waits has to let the others go first, else the owner waits for ever.
             while self._threads and self._words[_UPDATING]:
-                self._idle.wait()
+                self._waiting += 1
+                try:
+                    self._idle.wait()
+                finally:
+                    self._waiting -= 1
             if not self._threads:
-                self._lock_rows()
-                self._follow()
+                if self._words[_UPDATING]:
+                    self._lock_behind_owner()
+                else:
+                    fcntl.flock(self._fds["locks"], fcntl.LOCK_SH)
+                if self._words[_VERSION] != self._version:
+                    self._follow()
             self._threads.add(thread)
 
     def leave(self, thread: int) -> None:
         if self._is_owner or not self._fds:
             return
-        with self._idle:
+        with self._mutex:
             self._threads.discard(thread)
             if not self._threads:
-                _lock(self._fds["locks"], fcntl.F_UNLCK, _ROWS)
-                self._idle.notify_all()
+                fcntl.flock(self._fds["locks"], fcntl.LOCK_UN)
+                if self._waiting:
+                    self._idle.notify_all()
 
-    def _lock_rows(self) -> None:
+    def _lock_behind_owner(self) -> None:
         locks = self._fds["locks"]
-        if not self._words[_UPDATING]:
-            _lock(locks, fcntl.F_RDLCK, _ROWS)
-            return
         _lock(locks, fcntl.F_RDLCK, _GATE)
-        self._words[_UPDATING] = 0  # if it is not yet, the owner has ended
         try:
-            _lock(locks, fcntl.F_RDLCK, _ROWS)
+            self._words[_UPDATING] = 0  # if it is not yet, the owner has ended
+            fcntl.flock(locks, fcntl.LOCK_SH)
         finally:
             _lock(locks, fcntl.F_UNLCK, _GATE)
 
     def _follow(self) -> None:
         """Takes over what has changed. The rows are locked."""
         version = self._words[_VERSION]
-        if version == self._version:
-            return
         if version & 1:
             self._lost = (
                 f"process {self._words[_Word.OWNER]}, which owns the rows, did not finish an update of them: some are "
@@ -298,23 +307,27 @@ class SharedRows:
         if self._fds:
             locks = _open_again(self._fds["file"])
             # Locked here already: the owner must not get in between.
-            self._child_locks = locks, is_in and _lock(locks, fcntl.F_RDLCK, _ROWS, wait=False)
+            if is_in:
+                with contextlib.suppress(BlockingIOError):  # this thread is updating
+                    fcntl.flock(locks, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._child_locks = locks
 
     def after_fork_in_parent(self) -> None:
         if self._child_locks is not None:
-            os.close(self._child_locks[0])
+            os.close(self._child_locks)
             self._child_locks = None
 
     def after_fork_in_child(self, thread: int, is_in: bool) -> None:
         self._is_owner = False
-        self._idle = threading.Condition(threading.Lock())
+        self._mutex = threading.Lock()
+        self._idle, self._waiting = threading.Condition(self._mutex), 0
         self._threads = {thread} if is_in else set()
         if self._child_locks is None:
             if self._fds:  # else it was closed before
                 self._lost = "this process was forked when no file descriptor was left, which the store needs for it"
             self._close()
             return
-        inherited, (self._fds["locks"], _) = self._fds["locks"], self._child_locks
+        inherited, self._fds["locks"] = self._fds["locks"], self._child_locks
         os.close(inherited)
         self._child_locks = None
 
@@ -361,7 +374,7 @@ def _close_all(fds: dict[str, int]) -> None:
 
 
 def _lock(fd: int, kind: int, byte: int, *, wait: bool = True) -> bool:
-    """kind: F_RDLCK, F_WRLCK or F_UNLCK. Returns whether it has the lock; without wait, another may have it."""
+    """kind: F_RDLCK, F_WRLCK or F_UNLCK. Returns whether it has the byte; without wait, another may have it."""
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, _FLOCK[kind, byte])
     except BlockingIOError:
@@ -372,7 +385,7 @@ def _lock(fd: int, kind: int, byte: int, *, wait: bool = True) -> bool:
 _FLOCK = {
     (kind, byte): struct.pack("hhqqi", kind, os.SEEK_SET, byte, 1, 0)
     for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK)
-    for byte in (_GATE, _ROWS, _IN_PLACE)
+    for byte in (_GATE, _IN_PLACE)
 }
 
 
