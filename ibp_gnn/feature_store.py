@@ -426,7 +426,7 @@ class CompressedFeatureStore:
 
     def _tidy_rows(self) -> CompressedRows:
         """The rows as they come out of an encoder: after an update a copy of them, without unused overflow rows."""
-        return self.rows if self._is_tidy else self._held.select(torch.arange(len(self)))
+        return self.rows if self._is_tidy else self._held.select(torch.arange(len(self), device="cpu"))
 
     @property
     def _is_tidy(self) -> bool:

@@ -77,8 +77,10 @@ class CompressedGPUCache:
                     f"hotness, hot_ids: want at most {_MAX_PLACES} rows and cached rows, got {num_rows} and "
                     f"{num_cached}; build the store with order= instead"
                 )
-            place = num_cached + (torch.arange(num_rows, dtype=torch.int32) if place is None else place)
-            place[cached] = torch.arange(num_cached, dtype=torch.int32)
+            if place is None:
+                place = torch.arange(num_rows, dtype=torch.int32, device="cpu")
+            place = num_cached + place
+            place[cached] = torch.arange(num_cached, dtype=torch.int32, device="cpu")
         return None if place is None else place.to(self.device)
 
     def gather(
@@ -270,7 +272,7 @@ def _hot_order(
         return ids
     if hotness is None:
         slot_of = store.slot_of
-        return torch.arange(len(store)) if slot_of is None else torch.argsort(slot_of)
+        return torch.arange(len(store), device="cpu") if slot_of is None else torch.argsort(slot_of)
     return hottest_first(hotness, len(store))
 
 
@@ -288,7 +290,7 @@ def bytes_of_each(store: CompressedFeatureStore, ids: torch.Tensor) -> torch.Ten
 
 def bytes_of_first(store: CompressedFeatureStore, order: torch.Tensor) -> torch.Tensor:
     """order: int64 [n] on the CPU. Returns int64 [n]: the bytes of `CompressedRows` of its first 1, 2, ..., n rows."""
-    rows, count = store.rows, torch.arange(1, len(order) + 1)
+    rows, count = store.rows, torch.arange(1, len(order) + 1, device="cpu")
     empty = CompressedRows.empty(0, rows.row_bytes, rows.slot_bytes, 0).nbytes
     return empty + torch.cumsum(bytes_of_each(store, order), 0) + (count + 31) // 32 * 4
 

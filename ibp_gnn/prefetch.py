@@ -50,9 +50,9 @@ class Prefetcher(Generic[Batch]):
         lookahead: int = 1,
     ) -> None:
         """loader: any iterable of batches.
-        source: the features; a store, a GPU cache or any other RowSource. Ids in CPU memory reach it there; for a source
-        of your own and a GPU they are pinned, so that its `ids.to(device, non_blocking=True)` does not wait. If rows of
-        your own source change, give it a `version` that changes with them, as the stores of ibp_gnn have.
+        source: the features; a store, a GPU cache or any other RowSource. Ids in CPU memory reach it there. To a source
+        of your own they come pinned if `device` is a GPU: its `ids.to(device, non_blocking=True)` does not wait.
+        If its rows change, give it a `version` that changes with them, as the stores of ibp_gnn have.
         device: where the features go. On the CPU nothing overlaps: the calls, their order and the bits are the same.
         ids: the ids of a batch's rows, [n] int32/int64 on the CPU or a GPU, repeats and n == 0 allowed.
         lookahead: so many batches are fetched together, in one gather. It pays where one large gather is cheaper than

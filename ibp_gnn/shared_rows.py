@@ -172,7 +172,7 @@ class SharedRows:
         self._close()
         self._lost, self.slot_of = "these SharedRows are closed", None
         self._words = memoryview(bytes(self._words[: len(_Word)])).cast("q")
-        empty = torch.empty(_native.cpu.SLACK_BYTES, dtype=torch.uint8)
+        empty = torch.empty(_native.cpu.SLACK_BYTES, dtype=torch.uint8, device="cpu")
         self._rows = CompressedRows(0, self._layout.row_bytes, self._layout.slot_bytes, empty, empty, empty)
 
     # The owner's part
@@ -337,7 +337,8 @@ class SharedRows:
 
 
 def _bytes(mapping: mmap.mmap, start: int, length: int) -> torch.Tensor:
-    part = torch.frombuffer(mapping, dtype=torch.uint8, count=length, offset=start)
+    with torch.inference_mode(False):  # or they could not be written outside of it
+        part = torch.frombuffer(mapping, dtype=torch.uint8, count=length, offset=start)
     _native.cpu.advise_huge_pages(part)
     return part
 

@@ -551,6 +551,19 @@ def test_versions_count_updates_for_everybody() -> None:
     assert store.version == follower.version == 2
 
 
+@pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.device("meta")], ids=["inference", "device"])
+def test_torchs_modes_do_not_matter(mode: Callable[[], Any]) -> None:
+    store = build(fitting())
+    with mode():
+        follower = sent(store)
+    store.update(ALL, raw())
+    for each in (store, follower):
+        assert_bitwise_equal(each.gather(ALL), raw())
+    with mode():
+        store.close()
+        follower.close()
+
+
 # Page-locked rows, on any machine
 
 
