@@ -289,9 +289,11 @@ class CompressedFeatureStore:
             self._file_rows = None
 
     def _share(self) -> SharedRows:
-        """Moves rows of this process's memory to memory that processes share; does nothing if they are there. Raises
-        OSError or PinError if there is no room, and RuntimeError in a thread that holds the lock to read; nothing has
-        changed then."""
+        """Moves rows of this process's memory to memory that processes share; does nothing if they are there. Both are
+        in memory meanwhile. Raises OSError or PinError if there is no room, and RuntimeError in a thread that holds the
+        lock to read; nothing has changed then."""
+        if self._shared is not None:
+            return self._shared
         with self.lock.exclusive():
             if self._shared is None:
                 shared = SharedRows.copy_of(self._held, self._slot_of, self._lead_bytes, self._version)

@@ -305,12 +305,11 @@ class SharedRows:
 
     def before_fork(self, thread: int, is_in: bool) -> None:
         if self._fds:
-            locks = _open_again(self._fds["file"])
-            # Locked here already: the owner must not get in between.
-            if is_in:
-                with contextlib.suppress(BlockingIOError):  # this thread is updating
-                    fcntl.flock(locks, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            self._child_locks = locks
+            with contextlib.suppress(OSError):  # no descriptor is left: the child says so when it reads
+                self._child_locks = _open_again(self._fds["file"])
+                # Locked here already: the owner must not get in between. This thread may be the one that updates.
+                if is_in:
+                    fcntl.flock(self._child_locks, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def after_fork_in_parent(self) -> None:
         if self._child_locks is not None:
@@ -337,6 +336,8 @@ class SharedRows:
 
 
 def _bytes(mapping: mmap.mmap, start: int, length: int) -> torch.Tensor:
+    if length == 0:
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
     with torch.inference_mode(False):  # or they could not be written outside of it
         part = torch.frombuffer(mapping, dtype=torch.uint8, count=length, offset=start)
     _native.cpu.advise_huge_pages(part)

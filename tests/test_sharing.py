@@ -23,6 +23,8 @@ import pytest
 import torch
 
 from ibp_gnn import CompressedFeatureStore, PinError, _native, feature_store, shared_rows
+from ibp_gnn.compressed_rows import CompressedRows
+from ibp_gnn.shared_rows import SharedRows
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
@@ -503,11 +505,56 @@ def test_no_room(refuses: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert_bitwise_equal(each.gather(ALL), raw())
 
 
+def test_a_fork_without_a_descriptor_for_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child would share its parent's lock. It has to say so, and the parent goes on."""
+
+    def refuse(fd: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    def work() -> None:
+        with pytest.raises(RuntimeError, match="no file descriptor was left"):
+            store.gather(ALL)
+
+    store = build(fitting())
+    sent(store)
+    monkeypatch.setattr(shared_rows, "_open_again", refuse)
+    with store.lock:
+        pid = in_child(work)
+    assert os.waitpid(pid, 0)[1] == 0
+    store.update(ALL, raw())
+    assert_bitwise_equal(store.gather(ALL), raw())
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 8, 1025])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_rows_of_any_number(num_rows: int, ordered: bool) -> None:
+    rows = CompressedRows.empty(num_rows, 40, 20, num_rows // 2)
+    for part in (rows.slots, rows.bitmask, rows.overflow):
+        part.random_(0, 256)
+    slot_of = torch.randperm(num_rows).to(torch.int32) if ordered else None
+    shared = SharedRows.copy_of(rows, slot_of, 12, 3)
+    follower = pickle.loads(ForkingPickler.dumps(shared))
+    for each in (shared, follower):
+        for name in ("slots", "bitmask", "overflow"):
+            assert_bitwise_equal(getattr(each.rows, name), getattr(rows, name))
+        assert (each.lead_bytes, each.version) == (12, 3)
+        if slot_of is None:
+            assert each.slot_of is None
+        else:
+            assert_bitwise_equal(each.slot_of, slot_of)
+    with pytest.raises(PermissionError):  # another process would end when it reads what is gone
+        os.ftruncate(shared._fds["file"], 4096)
+
+
 def test_a_thread_that_reads_cannot_send() -> None:
+    """But for rows that have moved before."""
     store = build(fitting())
     with store.lock:
         with pytest.raises(RuntimeError, match="it would wait for itself"):
             sent(store)
+    sent(store)
+    with store.lock:
+        assert_bitwise_equal(sent(store).gather(ALL), fitting())
     store.close()
     with pytest.raises(ValueError, match="closed"):
         sent(store)
