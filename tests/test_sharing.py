@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import torch
 
-from ibp_gnn import CompressedFeatureStore, PinError, _native, feature_store, shared_rows
+from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, PinError, _native, feature_store, shared_rows
 from ibp_gnn.compressed_rows import CompressedRows
 from ibp_gnn.shared_rows import SharedRows
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
@@ -680,6 +680,60 @@ def test_no_updates_under_the_gpus_of_other_processes(registers: Registers) -> N
     follower.close()
     store.update(ALL, raw())
     assert_bitwise_equal(store.gather(ALL), raw())
+
+
+# GPUs
+
+
+def _rows_from_gpu(stores: list[CompressedFeatureStore]) -> bytes:
+    return stores[0].gather(ALL.cuda()).cpu().numpy().tobytes()
+
+
+def _close(stores: list[CompressedFeatureStore]) -> None:
+    stores[0].close()
+
+
+@pytest.mark.cuda
+def test_rows_that_gpus_read_move_and_are_updated() -> None:
+    wanted = fitting()
+    with build(wanted, order=torch.randperm(ROWS)) as store:
+        sources = [
+            store,
+            CompressedGPUCache(store, "99 rows"),
+            CompressedGPUCache(store, "50 rows", hot_ids=ALL[200:250]),
+        ]
+        streams = [torch.cuda.Stream() for _ in sources]
+        torch.cuda.synchronize()
+        for step in range(4):
+            results = []
+            for source, stream in zip(sources, streams, strict=True):
+                with torch.cuda.stream(stream):
+                    results.append(source.gather(ALL.cuda()))
+            if step == 1:
+                follower = sent(store)  # under the gathers
+            for got in results:
+                assert_bitwise_equal(got.cpu(), wanted)
+            new = raw(100, seed=step)
+            store.update(ALL[step * 60 : step * 60 + 100][: ROWS - step * 60], new[: ROWS - step * 60])
+            wanted[step * 60 : step * 60 + 100] = new[: ROWS - step * 60]
+        assert_bitwise_equal(follower.gather(ALL), wanted)
+
+
+@pytest.mark.cuda
+def test_a_worker_that_gathers_to_a_gpu() -> None:
+    wanted = fitting()
+    with build(wanted) as store:
+        worker = Worker("spawn", store)
+        store.update(ALL[:50], raw(50))
+        wanted[:50] = raw(50)
+        assert worker.ask(_rows_from_gpu) == wanted.numpy().tobytes()
+        with pytest.raises(RuntimeError, match="GPUs of another process read in place"):
+            store.update(ALL, raw())
+        assert worker.ask(_rows_from_gpu) == wanted.numpy().tobytes()
+        worker.ask(_close)
+        store.update(ALL, raw())
+        assert_bitwise_equal(store.gather(ALL, device="cuda").cpu(), raw())
+        worker.end()
 
 
 # torch's loader
