@@ -25,6 +25,7 @@ import torch
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, PinError, _native, feature_store, shared_rows
 from ibp_gnn.compressed_rows import CompressedRows
 from ibp_gnn.shared_rows import SharedRows
+from ibp_gnn.store_file import sharing
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
@@ -71,6 +72,11 @@ def descriptors() -> int:
     sent(build(fitting()))
     gc.collect()
     return len(os.listdir("/proc/self/fd"))
+
+
+def mappings() -> int:
+    """How often this process maps memory that stores share."""
+    return Path("/proc/self/maps").read_text().count("memfd:ibp_gnn_rows")
 
 
 # A worker that answers questions about its stores.
@@ -150,7 +156,7 @@ class Worker:
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
 def test_workers_follow_updates(method: str) -> None:
     """Updates before and after processes start; the same store twice in one process; overflow areas that grow."""
-    open_before = descriptors()
+    open_before, mapped_before = descriptors(), mappings()
     wanted = fitting()
     store = build(wanted, order=torch.randperm(ROWS))
     areas = set()
@@ -196,7 +202,7 @@ def test_workers_follow_updates(method: str) -> None:
     for worker in (one, two):
         del worker.process, worker.connection  # and with them what was opened to start them
     assert descriptors() <= open_before
-    assert not list(Path("/dev/shm").glob("ibp_gnn*"))
+    assert mappings() <= mapped_before
 
 
 @pytest.mark.parametrize("options", [{"mmap": False}, {}, {"shared": True}], ids=str)
@@ -781,7 +787,9 @@ def test_a_full_shared_memory_is_noticed_before_it_is_written(tmp_path: Path, mo
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    path = tmp_path / "s.ibp"
+    path, folder = tmp_path / "s.ibp", tmp_path / "shm"
+    folder.mkdir()
+    monkeypatch.setattr(sharing, "FOLDER", folder)
     build(fitting()).save(path)
     open_before = descriptors()
     with monkeypatch.context() as patch:
@@ -789,6 +797,6 @@ def test_a_full_shared_memory_is_noticed_before_it_is_written(tmp_path: Path, mo
         with pytest.raises(OSError, match=r"want \d+ bytes of shared memory, got \d+ free \(.*No space left"):
             CompressedFeatureStore.load(path, shared=True)
     gc.collect()
-    assert descriptors() == open_before and not list(Path("/dev/shm").glob("ibp_gnn-*"))
+    assert descriptors() == open_before and not list(folder.iterdir())
     with CompressedFeatureStore.load(path, shared=True) as store:
         assert_bitwise_equal(store.gather(ALL), fitting())
