@@ -223,10 +223,11 @@ def test_a_pickled_store_goes_its_own_way() -> None:
     assert_bitwise_equal(store.gather(ALL), torch.cat([raw(5), raw(4), rows[9:]]))
 
 
-def test_rows_shared_by_torch_multiprocessing_are_refused() -> None:
+@pytest.mark.parametrize("part", ["slots", "bitmask", "overflow"])
+def test_rows_shared_by_torch_multiprocessing_are_refused(part: str) -> None:
     rows = fitting()
     store = build(rows.clone())
-    ForkingPickler(io.BytesIO(), pickle.HIGHEST_PROTOCOL).dump(store)  # as when a process is started with it
+    ForkingPickler(io.BytesIO(), pickle.HIGHEST_PROTOCOL).dump(getattr(store.rows, part))  # which torch moves
     with pytest.raises(ValueError, match="torch.multiprocessing shares"):
         store.update(ALL[:1], raw(1))
     assert_bitwise_equal(store.gather(ALL), rows)
