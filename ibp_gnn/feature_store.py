@@ -361,6 +361,10 @@ class CompressedFeatureStore:
         """Updates reach this cache, too, as long as it lives. Call it with `lock` held since its rows were read."""
         self._caches.add(cache)
 
+    def remove_cache(self, cache: CompressedGPUCache) -> None:
+        """It has been closed. Call it with `lock` held alone."""
+        self._caches.discard(cache)
+
     def to_slots(self, ids: torch.Tensor) -> torch.Tensor:
         """ids: [n] int32/int64 in range, on the CPU. Returns the slots of these nodes: the ids themselves, or int64 [n]
         where the store has an order."""

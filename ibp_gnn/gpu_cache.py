@@ -160,6 +160,7 @@ class CompressedGPUCache:
         """For `close`, and for the store's, which hold the store's lock alone."""
         if self._parts is not None:
             self._parts.gather.wait()
+            self.store.remove_cache(self)
         self._parts = None
 
     def __enter__(self) -> CompressedGPUCache:
