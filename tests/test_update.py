@@ -469,8 +469,6 @@ def test_graphbolt_features_are_updated() -> None:
     pytest.importorskip("dgl")
     pytest.importorskip("torchdata")
     from ibp_gnn import FeatureStore
-    from ibp_gnn.graphbolt import CompressedFeature
-    from ibp_gnn.integrations.sources import TensorRows
 
     key, rows = ("node", None, "feat"), fitting()
     features = FeatureStore({key: rows.clone()}, progress=False)
@@ -484,10 +482,6 @@ def test_graphbolt_features_are_updated() -> None:
     assert_bitwise_equal(features.read(*key), raw())
     features.update(*key, raw(3))  # without ids, another number of rows takes the place of these
     assert_bitwise_equal(features.read(*key), raw(3))
-    with pytest.raises(
-        NotImplementedError, match="want a feature over a CompressedFeatureStore to update it, got Tens"
-    ):
-        CompressedFeature(TensorRows(rows)).update(raw())
 
 
 # GPUs
