@@ -19,10 +19,11 @@ from ..codec import Codec, best_lead_bytes, best_slot_bytes, payload_histogram
 from ..compressed_rows import CompressedRows
 from ..row_order import slots_of
 from ..rows import as_tensor, check_row_shape
+from .file_io import rename
 from .header import StoreHeader, describe, table_bytes
 from .journal import Journal
 from .row_readers import ArrayRows, RowReader, SortedRows, chunk_length
-from .writing import StoreWriter, check_space, rename
+from .writing import StoreWriter, check_space
 
 Layout = Literal["compact", "inplace"]
 # Ordered rows of a memory-mapped file that is longer are sorted on the disk first, instead of being read at random.

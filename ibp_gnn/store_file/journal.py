@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from .file_io import sync_folder, write_all
 from .locks import open_locked
-from .writing import sync_folder, write_all
 
 
 class Journal:

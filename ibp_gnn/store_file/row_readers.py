@@ -14,7 +14,7 @@ import torch
 from ..codec import Codec
 from ..mapped_arrays import page_releaser
 from ..rows import as_tensor, to_bytes
-from .writing import write_all
+from .file_io import write_all
 
 # Buffers of up to 32 MiB are what glibc's allocator uses again; longer ones it gets from the system each time, page by
 # page.

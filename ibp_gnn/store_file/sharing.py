@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from .file_io import read_at, write_all
 from .locks import is_at
 from .reading import StoreFile
 from .writing import check_space
@@ -71,14 +72,14 @@ class SharedRows:
 
     def _is_complete(self) -> bool:
         is_sized = os.fstat(self._fd).st_size == self._mark + _PAGE
-        return is_sized and os.pread(self._fd, len(_COMPLETE), self._mark) == _COMPLETE
+        return is_sized and read_at(self._fd, len(_COMPLETE), self._mark) == _COMPLETE
 
     def _fill(self, file: StoreFile, starts: dict[str, int]) -> None:
         os.ftruncate(self._fd, 0)
         check_space(self.path, self._mark + _PAGE)
         os.ftruncate(self._fd, self._mark + _PAGE)
         file.read_into(self._map(file, starts))
-        os.pwrite(self._fd, _COMPLETE, self._mark)
+        write_all(self._fd, _COMPLETE, self._mark)
 
     def _map(self, file: StoreFile, starts: dict[str, int]) -> dict[str, torch.Tensor]:
         mapping = mmap.mmap(self._fd, self._mark + _PAGE)
