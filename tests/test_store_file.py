@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import struct
 import subprocess
@@ -572,6 +574,56 @@ def test_a_damaged_file_is_not_shared(tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="block 0 of section 'slots'"):
             CompressedFeatureStore.load(path, shared=True)
     assert not list(sharing.FOLDER.glob("ibp_gnn-*"))
+
+
+def test_shared_memory_that_others_fill_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There seemed to be room, and then there is none: an error, not a signal."""
+    path = make(tmp_path / "s.ibp", mixed_rows(torch.float32, 33))
+    fallocate, asked = os.posix_fallocate, []
+
+    def full(fd: int, offset: int, length: int) -> None:
+        asked.append((os.fstat(fd).st_size, offset, length))
+        fallocate(fd, offset, 8192)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(
+            OSError, match="want [0-9]+ bytes of shared memory for ibp_gnn-.*, got [0-9]+ free"
+        ) as caught:
+            CompressedFeatureStore.load(path, shared=True)
+        assert error.value.errno == errno.ENOSPC
+    ((size, offset, length),) = asked
+    with StoreFile(path) as file:
+        assert (size, offset) == (0, 0), "reserved before it is long enough to be written to"
+        assert length > sum(file.section(name).nbytes for name in ("bitmask", "slots", "overflow"))
+    assert not list(sharing.FOLDER.glob("ibp_gnn-*"))
+    with CompressedFeatureStore.load(path, shared=True) as store:
+        assert_bitwise_equal(store.gather(torch.arange(NUM_ROWS)), mixed_rows(torch.float32, 33))
+
+
+def test_a_full_tmpfs_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    """In a process of its own, which SIGBUS would kill; its free space is asked for before others fill it."""
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8k", "none", str(folder)]
+    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("wants to mount a small tmpfs")
+    try:
+        make(tmp_path / "s.ibp", mixed_rows(torch.float32, 33))
+        program = (
+            "import sys; from pathlib import Path; import ibp_gnn; from ibp_gnn.store_file import sharing, writing\n"
+            "sharing.FOLDER = Path(sys.argv[2]); writing.free_bytes = lambda folder: 1 << 40\n"
+            "try: ibp_gnn.CompressedFeatureStore.load(sys.argv[1], shared=True)\n"
+            "except OSError as error: print(error)"
+        )
+        command = [sys.executable, "-c", program, str(tmp_path / "s.ibp"), str(folder)]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, (done.returncode, done.stderr)
+        assert "bytes of shared memory for ibp_gnn-" in done.stdout
+        assert os.listdir(folder) == []
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.mark.cuda

@@ -19,7 +19,7 @@ import torch
 from .file_io import read_at, write_all
 from .locks import is_at
 from .reading import StoreFile
-from .writing import check_space
+from .writing import check_space, free_bytes
 
 FOLDER = Path("/dev/shm")
 _PAGE = 4096
@@ -76,10 +76,22 @@ class SharedRows:
 
     def _fill(self, file: StoreFile, starts: dict[str, int]) -> None:
         os.ftruncate(self._fd, 0)
-        check_space(self.path, self._mark + _PAGE)
-        os.ftruncate(self._fd, self._mark + _PAGE)
+        self._reserve(self._mark + _PAGE)
         file.read_into(self._map(file, starts))
         write_all(self._fd, _COMPLETE, self._mark)
+
+    def _reserve(self, nbytes: int) -> None:
+        """Makes the copy so long, in memory that it has for sure: writing to a mapped page that there is no memory for
+        would kill the process. Raises OSError."""
+        check_space(self.path, nbytes)
+        try:
+            os.posix_fallocate(self._fd, 0, nbytes)
+        except OSError as error:
+            os.ftruncate(self._fd, 0)
+            free = free_bytes(FOLDER)
+            raise OSError(
+                error.errno, f"{FOLDER}: want {nbytes} bytes of shared memory for {self.path.name}, got {free} free"
+            ) from error
 
     def _map(self, file: StoreFile, starts: dict[str, int]) -> dict[str, torch.Tensor]:
         mapping = mmap.mmap(self._fd, self._mark + _PAGE)
