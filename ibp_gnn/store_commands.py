@@ -91,8 +91,9 @@ def _run_build(arguments: argparse.Namespace) -> None:
             "dtype": str(features.dtype),
         }
         options = arguments.codec, arguments.layout, order, arguments.chunk_rows, not arguments.quiet
-        if build_file(Job.check(features, *options), path, source):
-            print("went on with an earlier build")
+        said = build_file(Job.check(features, *options), path, source)
+        if said:
+            print(said)
     _run_info(argparse.Namespace(store=path, json=False))
 
 

@@ -592,7 +592,7 @@ def test_shared_memory_that_others_fill_meanwhile(tmp_path: Path, monkeypatch: p
             OSError, match="want [0-9]+ bytes of shared memory for ibp_gnn-.*, got [0-9]+ free"
         ) as caught:
             CompressedFeatureStore.load(path, shared=True)
-        assert error.value.errno == errno.ENOSPC
+        assert caught.value.errno == errno.ENOSPC
     ((size, offset, length),) = asked
     with StoreFile(path) as file:
         assert (size, offset) == (0, 0), "reserved before it is long enough to be written to"

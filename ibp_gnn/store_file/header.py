@@ -316,8 +316,8 @@ def _from_members(members: Any) -> StoreHeader:
     for section in sections:
         _check_members("section", section, {"name": str, "offset": int, "bytes": int})
     if tuple(section["name"] for section in sections) != SECTION_NAMES:
-        got = [section["name"] for section in sections]
-        raise FormatError(f"sections: want {list(SECTION_NAMES)}, got {short(got)}")
+        names = [section["name"] for section in sections]
+        raise FormatError(f"sections: want {list(SECTION_NAMES)}, got {short(names)}")
     try:
         dtype = dtype_from_name(members["dtype"])
     except ValueError as error:

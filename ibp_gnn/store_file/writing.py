@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from ..compressed_rows import CompressedRows
-from .file_io import replacing, write_all
+from .file_io import read_at, replacing, write_all
 from .header import SECTION_NAMES, Section, StoreHeader, describe, pack, table_bytes
+from .journal import LostWorkError
 
 _PART_BYTES = 32 << 20  # how much of a store `save` copies at a time
 
@@ -65,6 +66,17 @@ class SectionWriter:
         self.position, self.crc, checksums = state
         self.checksums += checksums
         self._taken = len(self.checksums)
+
+    def check_written(self) -> None:
+        """Reads back what was written so far. Raises LostWorkError if the file has something else there."""
+        wanted = [*self.checksums, self.crc]
+        for start in range(0, self.position, self.section.block_bytes):
+            length = min(self.section.block_bytes, self.position - start)
+            block = read_at(self.fd, length, self.section.offset + start)
+            if len(block) != length or zlib.crc32(block) != wanted[start // self.section.block_bytes]:
+                got = "others" if len(block) == length else f"only {len(block)}"
+                where = f"bytes {start} to {start + length} of section {self.section.name!r}"
+                raise LostWorkError(f"want {where} as they were written, got {got}")
 
     def _end_block(self) -> None:
         self.checksums.append(self.crc)
