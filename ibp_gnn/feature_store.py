@@ -84,7 +84,7 @@ class CompressedFeatureStore:
         chunk_rows: int | None = None,
         progress: bool = True,
     ) -> CompressedFeatureStore:
-        """features: [n, *row_shape] tensor, NumPy array or memmap, n >= 1; read in chunks of chunk_rows (None: 24 MiB
+        """features: [n, *row_shape] tensor, NumPy array or memmap, n >= 0; read in chunks of chunk_rows (None: 24 MiB
         worth), twice: once for the sizes, once to compress, so that memory stays bounded by the result and a chunk.
 
         codec: a name, fitted on a sample here, or a fitted Codec of the same dtype and row shape.
@@ -381,8 +381,8 @@ class CompressedFeatureStore:
 
     @property
     def savings(self) -> float:
-        """1 - nbytes / raw_nbytes; negative if compressing does not pay."""
-        return 1 - self.nbytes / self.raw_nbytes
+        """1 - nbytes / raw_nbytes; negative if compressing does not pay; 0 without rows."""
+        return 1 - self.nbytes / self.raw_nbytes if self.raw_nbytes else 0.0
 
     def stats(self) -> GatherStats:
         """What gathers to GPUs have moved since the last reset. Waits for each GPU's current stream."""

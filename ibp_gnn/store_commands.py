@@ -157,7 +157,7 @@ def _describe(file: StoreFile) -> dict[str, Any]:
         "sections": {name: section.nbytes for name, section in header.sections.items()},
         "file_bytes": header.file_bytes,
         "raw_bytes": raw_bytes,
-        "savings": 1 - header.file_bytes / raw_bytes,
+        "savings": 1 - header.file_bytes / raw_bytes if raw_bytes else 0.0,
     }
 
 

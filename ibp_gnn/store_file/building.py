@@ -71,10 +71,10 @@ class Job:
         if not isinstance(features, (np.ndarray, torch.Tensor)):
             as_tensor(features, "features")  # raises
         check_row_shape(tuple(features.shape), "features")
-        if len(features) == 0:
-            raise ValueError(f"features: want at least 1 row, got shape {list(features.shape)}")
         if isinstance(codec, str):
-            codec = Codec.fit(features, codec=codec, minimize="slots" if layout == "compact" else "payloads")
+            # Without rows any codec will do: that of a row of zeros.
+            sample = features if len(features) else as_tensor(features, "features").new_zeros(1, *features.shape[1:])
+            codec = Codec.fit(sample, codec=codec, minimize="slots" if layout == "compact" else "payloads")
         elif not isinstance(codec, Codec):
             raise TypeError(f"codec: want a name or a Codec, got {type(codec).__name__}")
         step = chunk_length(chunk_rows, codec.row_bytes)

@@ -98,10 +98,7 @@ class StoreFile:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             buffers = {
-                name: torch.frombuffer(
-                    mapping, dtype=torch.uint8, count=self.section(name).nbytes, offset=self.section(name).offset
-                )
-                for name in _ROW_SECTIONS
+                name: bytes_of(mapping, self.section(name).offset, self.section(name).nbytes) for name in _ROW_SECTIONS
             }
         return self.rows_from(buffers)
 
@@ -209,6 +206,12 @@ class StoreFile:
         if len(data) != length:
             raise FormatError(f"{what}: want {length} bytes, got {len(data)}: the file was cut off")
         return data
+
+
+def bytes_of(mapping: mmap.mmap, start: int, length: int) -> torch.Tensor:
+    """uint8 [length], sharing memory with the mapping; length may be 0."""
+    whole = torch.frombuffer(mapping, dtype=torch.uint8)
+    return whole[start : start + length]
 
 
 def _in_parallel(work: Callable[[Section, int], object], blocks: Iterable[tuple[Section, int]]) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from .file_io import read_at, write_all
 from .locks import is_at
-from .reading import StoreFile
+from .reading import StoreFile, bytes_of
 from .writing import check_space, free_bytes
 
 FOLDER = Path("/dev/shm")
@@ -95,10 +95,7 @@ class SharedRows:
 
     def _map(self, file: StoreFile, starts: dict[str, int]) -> dict[str, torch.Tensor]:
         mapping = mmap.mmap(self._fd, self._mark + _PAGE)
-        return {
-            part: torch.frombuffer(mapping, dtype=torch.uint8, count=file.section(part).nbytes, offset=start)
-            for part, start in starts.items()
-        }
+        return {part: bytes_of(mapping, start, file.section(part).nbytes) for part, start in starts.items()}
 
 
 def _let_go(fd: int, path: Path, pid: int) -> None:
