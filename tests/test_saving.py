@@ -30,13 +30,6 @@ def a_store(rows: torch.Tensor, **options: Any) -> CompressedFeatureStore:
     return CompressedFeatureStore.build(rows, "ibp", pin=False, progress=False, **options)
 
 
-def update(store: CompressedFeatureStore, ids: torch.Tensor, rows: torch.Tensor) -> None:
-    before = getattr(store, "version", 0)
-    store.update(ids, rows)
-    if getattr(store, "version", 0) == before:
-        store.version = before + 1
-
-
 def assert_holds(path: Path, store: CompressedFeatureStore, rows: torch.Tensor) -> None:
     """The file is that of these rows, encoded as the store's are: overflow rows in the order of slots, none unused."""
     with CompressedFeatureStore.load(path) as loaded:
@@ -90,7 +83,7 @@ def test_an_update_between_two_parts(at: set[int], updates_before: int, tmp_path
     def change(seed: int) -> None:
         state = states[-1].clone()
         state[ids] = some_rows(100 + seed)[ids]
-        update(store, ids, state[ids])
+        store.update(ids, state[ids])
         states.append(state)
 
     for seed in range(updates_before):
@@ -127,7 +120,7 @@ def test_an_update_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytes
     saving = threading.Thread(target=save)
     saving.start()
     assert writes.wait(60)
-    updating = threading.Thread(target=lambda: (update(store, torch.arange(10), rows[10:20]), updated.set()))
+    updating = threading.Thread(target=lambda: (store.update(torch.arange(10), rows[10:20]), updated.set()))
     updating.start()
     updating.join(20)
     finished, alive = updated.is_set(), saving.is_alive()

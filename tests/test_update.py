@@ -17,7 +17,7 @@ import torch
 from ibp_gnn import Codec, CompressedFeatureStore, CompressedGPUCache, PinError, _native
 from ibp_gnn.compressed_rows import CompressedRows
 from ibp_gnn.read_write_lock import ReadWriteLock
-from ibp_gnn.row_updates import RowWriter
+from ibp_gnn.row_updates import RowWriter, write_all
 from ibp_gnn.store_file.reading import StoreFile
 from ibp_gnn.testing import KINDS, assert_bitwise_equal, special_rows
 
@@ -387,7 +387,6 @@ class Registers:
 def registers(monkeypatch: pytest.MonkeyPatch) -> Registers:
     cuda = Registers()
     monkeypatch.setattr(_native, "cuda", lambda: cuda)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     return cuda
 
 
@@ -440,13 +439,15 @@ def test_what_is_prepared_and_never_written_changes_nothing() -> None:
     for _ in range(3):
         writer.prepare(ALL[:20], new)
         assert writer.rows is rows
-    writer.write(writer.prepare(ALL[:20], new))
+    patch = writer.prepare(ALL[:20], new)
+    write_all(patch.overwrites)
+    writer.commit(patch)
     assert writer.rows.num_overflow == 20
     assert_bitwise_equal(codec.decompress(writer.rows), torch.cat([raw(20), fitting()[20:]]))
 
 
 def test_lead_bytes_grow_with_the_payloads() -> None:
-    """The kernel for these forms fetches so much, and calls what is longer damaged."""
+    """The fast kernel for these forms fetches so much; what is longer takes a slow one."""
     rows = torch.rand(ROWS, 128) + 1  # one exponent: no escapes
     store = build(rows.clone(), Codec.fit(torch.randn(5000, 128), codec="dict"), layout="inplace")
     longest = int(store.codec.measure(rows).max())

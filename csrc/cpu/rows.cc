@@ -111,32 +111,42 @@ void MeasureRows(const RowCodec& codec, const CodePath& path, const uint8_t* row
 }
 
 void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows, int64_t num_rows,
-                const int64_t* overflow_index, const MutableSlots& out, int threads) {
+                const int64_t* overflow_index, int64_t first_row, const MutableSlots& out, int threads) {
   const int32_t row_bytes = codec.row_bytes;
   const RowOps& ops = path.For(codec);
+  const bool slots_hold_rows = out.slot_bytes >= row_bytes;
   std::fill_n(out.bitmask, BitmaskBytes(num_rows), uint8_t{0});  // null where there are no rows
   // Whole bitmask words per thread, so that no two threads write the same byte.
   ParallelFor(num_rows, kRowsPerBitmaskWord, row_bytes, threads, [&](int64_t begin, int64_t end) {
     std::vector<uint64_t> scratch(static_cast<size_t>(codec.scratch_words));
+    std::vector<uint8_t> copy(static_cast<size_t>(row_bytes));
     for (int64_t row = begin; row < end; ++row) {
-      const uint8_t* source = rows + row * row_bytes;
+      // Encoding writes as much as measuring found: both have to see the same bytes.
+      std::memcpy(copy.data(), rows + row * row_bytes, copy.size());
       uint8_t* slot = out.slots + row * out.slot_bytes;
       std::memset(slot, 0, static_cast<size_t>(out.slot_bytes));
-      const int32_t payload_bytes = ops.measure(codec, source, scratch.data());
-      if (payload_bytes < row_bytes && payload_bytes <= out.slot_bytes) {
-        ops.encode(codec, source, scratch.data(), slot, payload_bytes);
+      const int32_t payload_bytes = ops.measure(codec, copy.data(), scratch.data());
+      const bool fits = payload_bytes < row_bytes && payload_bytes <= out.slot_bytes;
+      const int64_t index = slots_hold_rows ? -1 : overflow_index[row];
+      if (!slots_hold_rows && fits != (index < 0)) {
+        Throw<ArgumentError>("row ", first_row + row, ": its payload has another length than when it was measured: ",
+                             "the rows changed meanwhile");
+      }
+      if (fits) {
+        ops.encode(codec, copy.data(), scratch.data(), slot, payload_bytes);
         out.bitmask[row >> 3] |= static_cast<uint8_t>(1 << (row & 7));
-      } else if (out.slot_bytes >= row_bytes) {
-        std::memcpy(slot, source, static_cast<size_t>(row_bytes));
+      } else if (slots_hold_rows) {
+        std::memcpy(slot, copy.data(), copy.size());
       } else {
-        const int64_t place = overflow_index[row] - out.first_overflow;
-        if (place < 0) {
-          Throw<ArgumentError>("overflow_index: want at least ", out.first_overflow, " for row ", row,
-                               ", which does not fit its slot, got ", overflow_index[row]);
+        const int64_t place = index - out.first_overflow;
+        if (place < 0 || place >= out.num_overflow) {
+          Throw<ArgumentError>("overflow_index: want ", out.first_overflow, " to ",
+                               out.first_overflow + out.num_overflow - 1, " or a negative number, got ", index,
+                               " for row ", first_row + row);
         }
-        const uint32_t index = static_cast<uint32_t>(overflow_index[row]);
-        std::memcpy(slot, &index, kOverflowIndexBytes);
-        std::memcpy(out.overflow + place * row_bytes, source, static_cast<size_t>(row_bytes));
+        const uint32_t stored = static_cast<uint32_t>(index);
+        std::memcpy(slot, &stored, kOverflowIndexBytes);
+        std::memcpy(out.overflow + place * row_bytes, copy.data(), copy.size());
       }
     }
   });

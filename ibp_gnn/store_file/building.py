@@ -207,7 +207,7 @@ def _encode(
     """The arguments are what `_with_overflow` yields. Raises ValueError naming the row that fitted its slot when it was
     measured and does not now, or the other way round."""
     try:
-        backend.encode(job.codec.form, chunk, places, out, first_overflow=first_overflow)
+        backend.encode(job.codec.form, chunk, places, out, first_overflow=first_overflow, first_row=first)
     except ValueError as error:
         spills = backend.measure(job.codec.form, chunk) > out.slot_bytes
         changed = torch.nonzero(spills != (places >= 0)).flatten()

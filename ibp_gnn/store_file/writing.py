@@ -142,7 +142,7 @@ class _StoreRows:
         """copy: read all rows now. Raises FormatError if the store's file is damaged, ValueError for a closed store."""
         with store.lock:
             rows = store.rows
-            self._store, self._version = store, _version(store)
+            self._store, self._version = store, store.version
             self.codec, self.lead_bytes, self.slot_of = store.codec, store.lead_bytes, store.slot_of
             self.num_rows, self.slot_bytes = rows.num_rows, rows.slot_bytes
             self.num_overflow = rows.count_overflows()
@@ -158,7 +158,7 @@ class _StoreRows:
         for first in range(0, self.num_rows, step):
             ids = torch.arange(first, min(first + step, self.num_rows))
             with self._store.lock:
-                if _version(self._store) != self._version:
+                if self._store.version != self._version:
                     raise _ChangedError
                 part = self._store.rows.select(ids, first_overflow=num_overflow)
             num_overflow += part.num_overflow
@@ -183,11 +183,6 @@ def _write_file(path: Path, rows: _StoreRows) -> None:
         for part in rows.parts():
             writer.write_rows(part)
         writer.finish()
-
-
-def _version(store: CompressedFeatureStore) -> int:
-    """Counts the updates of the store."""
-    return getattr(store, "version", 0)
 
 
 def check_space(path: Path, wanted_bytes: int) -> None:
