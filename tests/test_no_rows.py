@@ -26,21 +26,26 @@ def build(features: Any, **options: Any) -> CompressedFeatureStore:
     return CompressedFeatureStore.build(features, pin=False, progress=False, **options)
 
 
+def nothing(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.uint8).to(dtype)
+
+
 def check(store: CompressedFeatureStore, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     assert (store.shape, len(store), store.dtype) == (shape, 0, dtype)
     assert (store.raw_nbytes, store.savings) == (0, 0.0) and store.nbytes > 0
     assert "savings=0.0%" in repr(store)
-    assert_bitwise_equal(store.gather(NO_IDS), torch.zeros(shape, dtype=dtype))
-    assert store.gather(NO_IDS.to(torch.int32), out=torch.zeros(shape, dtype=dtype)).shape == shape
+    assert_bitwise_equal(store.gather(NO_IDS), nothing(shape, dtype))
+    assert store.gather(NO_IDS.to(torch.int32), out=nothing(shape, dtype)).shape == shape
     with pytest.raises(IndexError, match="want 0 <= id < 0, got 0 at position 0"):
         store.gather(torch.tensor([0]))
-    store.update(NO_IDS, torch.zeros(shape, dtype=dtype)) if store._file_rows is None else None
+    if store._file_rows is None:
+        store.update(NO_IDS, nothing(shape, dtype))
 
 
 @pytest.mark.parametrize("codec", ["auto", "dict", "ibp"])
 @pytest.mark.parametrize("dtype", SUPPORTED_DTYPES, ids=str)
 def test_any_dtype(dtype: torch.dtype, codec: str) -> None:
-    store = build(torch.zeros(0, 5, dtype=dtype), codec=codec)
+    store = build(nothing((0, 5), dtype), codec=codec)
     assert codec in ("auto", store.codec.kind)
     check(store, (0, 5), dtype)
 

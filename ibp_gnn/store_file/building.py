@@ -18,7 +18,7 @@ from .. import backend
 from ..codec import Codec, best_lead_bytes, best_slot_bytes, payload_histogram
 from ..compressed_rows import CompressedRows
 from ..row_order import slots_of
-from ..rows import as_tensor, check_row_shape
+from ..rows import as_tensor, check_row_shape, num_values
 from .file_io import rename
 from .header import StoreHeader, describe, table_bytes
 from .journal import Journal, LostWorkError
@@ -72,8 +72,7 @@ class Job:
             as_tensor(features, "features")  # raises
         check_row_shape(tuple(features.shape), "features")
         if isinstance(codec, str):
-            # Without rows any codec will do: that of a row of zeros.
-            sample = features if len(features) else as_tensor(features, "features").new_zeros(1, *features.shape[1:])
+            sample = features if len(features) else _row_of_zeros(as_tensor(features, "features"))
             codec = Codec.fit(sample, codec=codec, minimize="slots" if layout == "compact" else "payloads")
         elif not isinstance(codec, Codec):
             raise TypeError(f"codec: want a name or a Codec, got {type(codec).__name__}")
@@ -91,6 +90,13 @@ class Job:
 
     def reader(self) -> ArrayRows:
         return ArrayRows(self.features, self.codec, self.step, self.order)
+
+
+def _row_of_zeros(features: torch.Tensor) -> torch.Tensor:
+    """[1, *row_shape] of their dtype on the CPU. Without rows any codec will do, so that of these."""
+    # torch 2.2 cannot fill float8.
+    row = torch.zeros(1, num_values(tuple(features.shape[1:])) * features.itemsize, dtype=torch.uint8, device="cpu")
+    return row.view(features.dtype).view(1, *features.shape[1:])
 
 
 def build_in_memory(job: Job) -> tuple[CompressedRows, int]:

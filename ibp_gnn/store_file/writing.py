@@ -146,7 +146,7 @@ class _StoreRows:
             self.codec, self.lead_bytes, self.slot_of = store.codec, store.lead_bytes, store.slot_of
             self.num_rows, self.slot_bytes = rows.num_rows, rows.slot_bytes
             self.num_overflow = rows.count_overflows()
-            self._copied = rows.select(torch.arange(rows.num_rows)) if copy else None
+            self._copied = rows.select(torch.arange(rows.num_rows, device="cpu")) if copy else None
 
     def parts(self) -> Iterator[CompressedRows]:
         """All rows in turn, as they come out of an encoder. Raises _ChangedError after an update of the store."""
@@ -156,7 +156,7 @@ class _StoreRows:
         step = max(32, _PART_BYTES // (self.slot_bytes + self.codec.row_bytes) // 32 * 32)
         num_overflow = 0
         for first in range(0, self.num_rows, step):
-            ids = torch.arange(first, min(first + step, self.num_rows))
+            ids = torch.arange(first, min(first + step, self.num_rows), device="cpu")
             with self._store.lock:
                 if self._store.version != self._version:
                     raise _ChangedError
