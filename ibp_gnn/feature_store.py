@@ -314,6 +314,11 @@ class CompressedFeatureStore:
         return self._lead_bytes
 
     @property
+    def is_pinned(self) -> bool:
+        """Whether the rows are page-locked by now."""
+        return self._pinned is not None
+
+    @property
     def can_map(self) -> bool:
         """Whether GPUs read the rows in place; page-locks them now if that is still to be done."""
         with self.lock:

@@ -135,8 +135,8 @@ struct RowBuffers {
   }
 };
 
-// What gathers of a plan and of those that follow it tell the host: {GatherError, the id} of the first bad row, then the
-// counters as they were when a gather that was told to show them had run.
+// What gathers of a plan and of those that follow it tell the host: {GatherError, the id} of the first bad row, then
+// the counters as they were when a gather that was told to show them had run.
 class GatherReport {
  public:
   int64_t error() const { return words_.words()[kErrorWord]; }
@@ -236,8 +236,8 @@ struct GatherPlan {
                            request.num_places());
   }
 
-  // order_scratch, if the rows are to be fetched in order of their places: [OrderScratch(ids)]. shows: whether the report
-  // is to show the counters after it.
+  // order_scratch, if the rows are to be fetched in order of their places: [OrderScratch(ids)]. shows: whether the
+  // report is to show the counters after it.
   void Gather(const AnyCudaVector& ids, const std::optional<CudaVector<uint8_t>>& order_scratch,
               const CudaMatrix<uint8_t>& out, int max_blocks, bool shows, uint64_t stream) const {
     CheckEqual("device of ids", device, ids.device_id());

@@ -124,7 +124,7 @@ void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows
       // Encoding writes as much as measuring found: both have to see the same bytes.
       std::memcpy(copy.data(), rows + row * row_bytes, copy.size());
       uint8_t* slot = out.slots + row * out.slot_bytes;
-      std::memset(slot, 0, static_cast<size_t>(out.slot_bytes));
+      int32_t written = 0;  // bytes of the slot
       const int32_t payload_bytes = ops.measure(codec, copy.data(), scratch.data());
       const bool fits = payload_bytes < row_bytes && payload_bytes <= out.slot_bytes;
       const int64_t index = slots_hold_rows ? -1 : overflow_index[row];
@@ -134,9 +134,11 @@ void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows
       }
       if (fits) {
         ops.encode(codec, copy.data(), scratch.data(), slot, payload_bytes);
+        written = payload_bytes;
         out.bitmask[row >> 3] |= static_cast<uint8_t>(1 << (row & 7));
       } else if (slots_hold_rows) {
         std::memcpy(slot, copy.data(), copy.size());
+        written = row_bytes;
       } else {
         const int64_t place = index - out.first_overflow;
         if (place < 0 || place >= out.num_overflow) {
@@ -147,7 +149,9 @@ void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows
         const uint32_t stored = static_cast<uint32_t>(index);
         std::memcpy(slot, &stored, kOverflowIndexBytes);
         std::memcpy(out.overflow + place * row_bytes, copy.data(), copy.size());
+        written = kOverflowIndexBytes;
       }
+      std::memset(slot + written, 0, static_cast<size_t>(out.slot_bytes - written));
     }
   });
 }

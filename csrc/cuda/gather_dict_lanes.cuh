@@ -609,12 +609,14 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
       uint8_t* out = request.out_dev + int64_t{__shfl_sync(kWholeWarp, position, of_lane)} * row_bytes;
       bool whole = ref.kind == RowKind::kRaw;
       if (ref.kind == RowKind::kPayload) {
-        whole = DecodeInPlace<typename Lanes::Word>(codec, request, ref.source, out);
+        if constexpr (!Lanes::kZeroCode) {  // of which the whole slot was fetched
+          whole = DecodeInPlace<typename Lanes::Word>(codec, request, ref.source, out);
+          __syncwarp();  // what it wrote of a damaged row is written over
+        }
         if (lane == of_lane) {
           if (!whole) ReportError(request, kDamagedRow, position);
-          if (!ref.hit) store_bytes += PayloadLimit(request, row_bytes);
+          if (!Lanes::kZeroCode && !ref.hit) store_bytes += PayloadLimit(request, row_bytes);
         }
-        __syncwarp();  // what it wrote of a damaged row is written over
       } else if (whole) {
         CopyRaw(ref.source, row_bytes, out, alignment % 4 == 0, lane);
       }

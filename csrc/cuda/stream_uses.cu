@@ -85,9 +85,8 @@ void StreamUses::Record(cudaStream_t stream) {
       constexpr size_t kMostIdleStreams = 32;
       if (uses_.size() >= kMostIdleStreams) {
         const RelaxedCapture relaxed;
-        uses_.erase(
-            std::remove_if(uses_.begin(), uses_.end(), [](const Use& one) { return one.event->IsDone(); }),
-            uses_.end());
+        uses_.erase(std::remove_if(uses_.begin(), uses_.end(), [](const Use& one) { return one.event->IsDone(); }),
+                    uses_.end());
       }
       uses_.push_back({id, std::make_shared<Event>()});
       use = uses_.end() - 1;

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch_geometric.data import GraphStore
+from torch_geometric.data import GraphStore, HeteroData
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
 
 __all__ = ["NeighborSampler"]
@@ -40,16 +40,13 @@ class NeighborSampler(BaseSampler):
         self._permutations = permutations
         self._fanouts = _fanouts(num_neighbors, list(rows), self.is_hetero)
         self._num_hops = len(next(iter(self._fanouts.values())))
-        num_nodes: dict[str, int] = {}
-        for (src, _, dst), row in rows.items():
-            num_nodes[src] = max(num_nodes.get(src, 0), int(row.max()) + 1 if len(row) else 0)
-            num_nodes[dst] = max(num_nodes.get(dst, 0), len(colptrs[src, _, dst]) - 1)
+        num_nodes = _num_nodes(graph, rows, colptrs)
         self._relations = {
             edge_type: _Relation(row, _padded(colptrs[edge_type], num_nodes[edge_type[2]]))
             for edge_type, row in rows.items()
         }
         # Position of every node in the batch under way, else -1.
-        self._positions = {name: torch.full((count,), -1) for name, count in num_nodes.items()}
+        self._positions = {name: torch.full((count,), -1, device="cpu") for name, count in num_nodes.items()}
 
     def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
         """index: the seed nodes, repeats allowed; they come first among the nodes of the output, in their order.
@@ -96,7 +93,7 @@ class NeighborSampler(BaseSampler):
 
     def _sample(self, batch: _Batch, seed_type: str, seeds: torch.Tensor) -> dict[EdgeType, list[_Edges]]:
         """Fills the batch. Returns the edges of every hop."""
-        frontier = {name: torch.empty(0, dtype=torch.int64) for name in self._positions}
+        frontier = {name: torch.empty(0, dtype=torch.int64, device="cpu") for name in self._positions}
         frontier[seed_type] = batch.add_seeds(seed_type, seeds)
         edges: dict[EdgeType, list[_Edges]] = {edge_type: [] for edge_type in self._relations}
         for hop in range(self._num_hops):
@@ -143,7 +140,7 @@ class _Batch:
             parts.append(seeds if other == name else seeds[:0])
         distinct, inverse = torch.unique(seeds, return_inverse=True)
         first = torch.full_like(distinct, len(seeds))
-        positions[distinct] = first.scatter_reduce_(0, inverse, torch.arange(len(seeds)), "amin")
+        positions[distinct] = first.scatter_reduce_(0, inverse, torch.arange(len(seeds), device="cpu"), "amin")
         return distinct
 
     def start_hop(self) -> None:
@@ -155,7 +152,7 @@ class _Batch:
         positions, parts = self._positions[name], self.nodes[name]
         new = torch.unique(nodes[positions[nodes] < 0])
         count = sum(len(part) for part in parts)
-        positions[new] = torch.arange(count, count + len(new))
+        positions[new] = torch.arange(count, count + len(new), device="cpu")
         parts[-1] = torch.cat([parts[-1], new])
 
     def close(self) -> None:
@@ -177,9 +174,9 @@ class _Relation(NamedTuple):
         start = self.colptr[nodes]
         degree = self.colptr[nodes + 1] - start
         count = degree if fanout < 0 else degree.clamp(max=fanout)
-        owner = torch.repeat_interleave(torch.arange(len(nodes)), count)
+        owner = torch.repeat_interleave(torch.arange(len(nodes), device="cpu"), count)
         # The first `count` edges of each node; of those that have more, some at random instead.
-        edge = torch.arange(len(owner)) + (start - count.cumsum(0) + count)[owner]
+        edge = torch.arange(len(owner), device="cpu") + (start - count.cumsum(0) + count)[owner]
         if fanout >= 0:
             many = degree > fanout
             picks = _distinct_picks(degree[many], fanout)
@@ -192,10 +189,10 @@ def _distinct_picks(sizes: torch.Tensor, count: int) -> torch.Tensor:
 
     R. W. Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", 1987), for all sizes at once.
     """
-    picks = torch.empty(len(sizes), count, dtype=torch.int64)
+    picks = torch.empty(len(sizes), count, dtype=torch.int64, device="cpu")
     for j in range(count):
         top = sizes - count + j
-        pick = (torch.rand(len(sizes), dtype=torch.float64) * (top + 1)).to(torch.int64)
+        pick = (torch.rand(len(sizes), dtype=torch.float64, device="cpu") * (top + 1)).to(torch.int64)
         taken = (picks[:, :j] == pick.unsqueeze(1)).any(1)
         picks[:, j] = torch.where(taken, top, pick)
     return picks
@@ -217,6 +214,25 @@ def _fanouts(
     if len(hops) != 1 or 0 in hops or any(number < -1 for fanout in fanouts.values() for number in fanout):
         raise ValueError(f"num_neighbors: want one number >= -1 a hop, as many for each type, got {num_neighbors}")
     return fanouts
+
+
+def _num_nodes(
+    graph: GraphStore, rows: dict[EdgeType, torch.Tensor], colptrs: dict[EdgeType, torch.Tensor]
+) -> dict[str, int]:
+    """By node type: what the graph says, and at least what its edges reach. Types without edges are among them."""
+    known: list[tuple[str, int | None]] = []
+    for (src, relation, dst), row in rows.items():
+        known += [(src, int(row.max()) + 1 if len(row) else 0), (dst, len(colptrs[src, relation, dst]) - 1)]
+    for attr in graph.get_all_edge_attrs():
+        src, _, dst = attr.edge_type or _HOMOGENEOUS
+        known += zip((src, dst), attr.size or (), strict=False)
+    if isinstance(graph, HeteroData):
+        for name, store in zip(graph.node_types, graph.node_stores, strict=True):
+            known += [(name, store.num_nodes if store.can_infer_num_nodes else None)]
+    counts = dict.fromkeys((name for name, _ in known), 0)
+    for name, count in known:
+        counts[name] = max(counts[name], count or 0)
+    return counts
 
 
 def _padded(colptr: torch.Tensor, num_nodes: int) -> torch.Tensor:
