@@ -116,6 +116,13 @@ class CompressedGPUCache:
         remap = parts.gather.remap(mapped, lead_bytes=store.lead_bytes, cache=patch.rows)
         return CacheUpdate(patch, [*patch.overwrites, of_store.of_bitmask(parts.bitmask)], remap)
 
+    def prepare_move(self, store: StoreOnGpu) -> Remap:
+        """For the store, whose rows are to lie in another place, unchanged; it holds its lock alone. Changes nothing
+        before `Remap.commit`."""
+        parts = self._open
+        mapped = MappedRows.pinned(store.pinned, parts.bitmask)
+        return parts.gather.remap(mapped, lead_bytes=store.lead_bytes, cache=parts.writer.rows)
+
     def commit_update(self, update: CacheUpdate) -> None:
         """update: from `prepare_update`, written. Does not fail."""
         self._open.writer.commit(update.patch)
@@ -153,6 +160,7 @@ class CompressedGPUCache:
         """For `close`, and for the store's, which hold the store's lock alone."""
         if self._parts is not None:
             self._parts.gather.wait()
+            self.store.remove_cache(self)
         self._parts = None
 
     def __enter__(self) -> CompressedGPUCache:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -97,9 +97,10 @@ class RowWriter:
     """Plans what is written over rows of `rows`, and keeps account of the overflow rows that are not in use. One thread
     at a time."""
 
-    def __init__(self, rows: CompressedRows) -> None:
-        """rows: all of its overflow rows are in use."""
-        self.rows = rows
+    def __init__(self, rows: CompressedRows, grow: Callable[[int], CompressedRows] | None = None) -> None:
+        """rows: all of its overflow rows are in use. grow: what to call for rows with more overflow rows; None: their
+        own `with_overflow`."""
+        self.rows, self._grow = rows, grow
         self._free = torch.empty(0, dtype=torch.int64, device=rows.device)
 
     def prepare(self, slots: torch.Tensor, new: CompressedRows) -> RowPatch:
@@ -112,7 +113,7 @@ class RowWriter:
         missing = len(raw) - reused
         rows, free = self.rows, self._free
         if missing > len(free):
-            rows = rows.with_overflow(self._larger(missing - len(free)))
+            rows = (self._grow or rows.with_overflow)(self._larger(missing - len(free)))
             free = torch.cat([free, torch.arange(self.rows.num_overflow, rows.num_overflow, device=rows.device)])
         overflow, free = torch.cat([freed[:reused], free[:missing]]), free[missing:]
         if reused < len(freed):
@@ -134,6 +135,10 @@ class RowWriter:
     def commit(self, patch: RowPatch) -> None:
         """patch: from the last `prepare`, written. Does not fail."""
         self.rows, self._free = patch.rows, patch.free
+
+    def move(self, rows: CompressedRows, grow: Callable[[int], CompressedRows]) -> None:
+        """rows: the same bytes in another place; grow: as for the constructor. Does not fail."""
+        self.rows, self._grow = rows, grow
 
     def _larger(self, missing: int) -> int:
         """How many overflow rows to have when so many are missing: at least a quarter more, so that the area is not

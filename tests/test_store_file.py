@@ -588,9 +588,7 @@ def test_shared_memory_that_others_fill_meanwhile(tmp_path: Path, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
-        with pytest.raises(
-            OSError, match="want [0-9]+ bytes of shared memory for ibp_gnn-.*, got [0-9]+ free"
-        ) as caught:
+        with pytest.raises(OSError, match="want [0-9]+ bytes of shared memory, got [0-9]+ free") as caught:
             CompressedFeatureStore.load(path, shared=True)
         assert caught.value.errno == errno.ENOSPC
     ((size, offset, length),) = asked
@@ -620,7 +618,7 @@ def test_a_full_tmpfs_is_an_error_and_no_signal(tmp_path: Path) -> None:
         command = [sys.executable, "-c", program, str(tmp_path / "s.ibp"), str(folder)]
         done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, (done.returncode, done.stderr)
-        assert "bytes of shared memory for ibp_gnn-" in done.stdout
+        assert "bytes of shared memory, got " in done.stdout
         assert os.listdir(folder) == []
     finally:
         subprocess.run(["umount", str(folder)], check=True)

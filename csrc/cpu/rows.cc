@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <mutex>
+#include <stdexcept>
 
 #include "core/check.h"
 #include "cpu/parallel.h"
@@ -38,6 +39,8 @@ class SlotBlock {
         rows_ahead_(std::max<int64_t>(kBytesAhead / rows.slot_bytes, 1)),
         bytes_(static_cast<size_t>(capacity_ * stride_)) {}
 
+  static constexpr int64_t kMaxRows = 64;
+
   int64_t capacity() const { return capacity_; }
   int64_t rows_ahead() const { return rows_ahead_; }
   void Fetch(int64_t i, int64_t slot) {
@@ -55,7 +58,6 @@ class SlotBlock {
 
  private:
   static constexpr int64_t kBlockBytes = 16 << 10;  // stays in the first-level cache
-  static constexpr int64_t kMaxRows = 64;
   static constexpr int64_t kBytesAhead = 32 << 10;  // to prefetch
 
   const SlotRows& rows_;
@@ -64,9 +66,19 @@ class SlotBlock {
   bool is_payload_[kMaxRows];
 };
 
+// Read once: another thread may be writing there.
+template <typename T>
+T LoadOnce(const T* address) {
+  return *const_cast<const volatile T*>(address);
+}
+
 int64_t SlotOf(const int32_t* slot_of, int64_t id, int64_t num_rows) {
+  // The ids were checked, for a message with the position; this is for those that changed since then.
+  if (id < 0 || id >= num_rows) {
+    Throw<std::out_of_range>("ids: want 0 <= id < ", num_rows, ", got ", id, ", written while the rows were gathered");
+  }
   if (slot_of == nullptr) return id;
-  const int64_t slot = slot_of[id];
+  const int64_t slot = LoadOnce(slot_of + id);
   if (slot < 0 || slot >= num_rows) {
     Throw<FormatError>("row ", id, ": want a slot of 0 to ", num_rows - 1, ", got ", slot);
   }
@@ -166,16 +178,18 @@ void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& row
   ParallelFor(num_ids, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {
     RowStream stream(path, out + begin * row_bytes, row_bytes, streams);
     SlotBlock block(rows);
+    int64_t block_ids[SlotBlock::kMaxRows];
     for (int64_t first = begin; first < end; first += block.capacity()) {
       const int64_t count = std::min(block.capacity(), end - first);
       for (int64_t i = 0; i < count; ++i) {
         if (const int64_t soon = first + i + block.rows_ahead(); soon < end) {
-          block.Prefetch(SlotOf(slot_of, ids[soon], rows.num_rows));
+          block.Prefetch(SlotOf(slot_of, LoadOnce(ids + soon), rows.num_rows));
         }
-        block.Fetch(i, SlotOf(slot_of, ids[first + i], rows.num_rows));
+        block_ids[i] = LoadOnce(ids + first + i);
+        block.Fetch(i, SlotOf(slot_of, block_ids[i], rows.num_rows));
       }
       for (int64_t i = 0; i < count; ++i) {
-        const int64_t id = ids[first + i];
+        const int64_t id = block_ids[i];
         const uint8_t* slot = block.slot(i);
         uint8_t* row = stream.Next();
         if (block.is_payload(i)) {

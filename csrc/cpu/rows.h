@@ -45,7 +45,8 @@ void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows
                 const int64_t* overflow_index, int64_t first_row, const MutableSlots& out, int threads);
 
 // out: [num_ids, row_bytes]; ids must lie in [0, rows.num_rows). slot_of: [rows.num_rows], the slot of each id, or
-// null: id i is in slot i. Throws FormatError if a row or its entry of slot_of is damaged.
+// null: id i is in slot i. Throws FormatError if a row or its entry of slot_of is damaged, and out_of_range for an id
+// that another thread has made one that is none.
 void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& rows, const int32_t* slot_of,
                 const int64_t* ids, int64_t num_ids, uint8_t* out, int threads);
 

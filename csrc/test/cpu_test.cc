@@ -260,6 +260,16 @@ void CheckNothing() {
       EncodeRows(*codec, *path, nullptr, 0, nullptr, 0, stored.out(codec->row_bytes), 2);
       EncodeRows(*codec, *path, nullptr, 0, nullptr, 0, {}, 2);
       CHECK(Decode(*codec, *path, stored, {}, 2).empty());
+      // As if another thread had written them after they were checked.
+      for (const int64_t id : {int64_t{0}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
+        bool refused = false;
+        try {
+          Decode(*codec, *path, stored, {id}, 2);
+        } catch (const std::out_of_range&) {
+          refused = true;
+        }
+        CHECK(refused);
+      }
     }
   }
   std::vector<int64_t> ones(8, 1);

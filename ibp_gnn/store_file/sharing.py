@@ -76,22 +76,19 @@ class SharedRows:
 
     def _fill(self, file: StoreFile, starts: dict[str, int]) -> None:
         os.ftruncate(self._fd, 0)
-        self._reserve(self._mark + _PAGE)
-        file.read_into(self._map(file, starts))
-        write_all(self._fd, _COMPLETE, self._mark)
-
-    def _reserve(self, nbytes: int) -> None:
-        """Makes the copy so long, in memory that it has for sure: writing to a mapped page that there is no memory for
-        would kill the process. Raises OSError."""
-        check_space(self.path, nbytes)
+        wanted_bytes = self._mark + _PAGE
+        check_space(self.path, wanted_bytes)
         try:
-            os.posix_fallocate(self._fd, 0, nbytes)
+            # Writing to a page that there is no memory for would end the process.
+            os.posix_fallocate(self._fd, 0, wanted_bytes)
         except OSError as error:
             os.ftruncate(self._fd, 0)
             free = free_bytes(FOLDER)
             raise OSError(
-                error.errno, f"{FOLDER}: want {nbytes} bytes of shared memory for {self.path.name}, got {free} free"
+                error.errno, f"{self.path}: want {wanted_bytes} bytes of shared memory, got {free} free ({error})"
             ) from error
+        file.read_into(self._map(file, starts))
+        write_all(self._fd, _COMPLETE, self._mark)
 
     def _map(self, file: StoreFile, starts: dict[str, int]) -> dict[str, torch.Tensor]:
         mapping = mmap.mmap(self._fd, self._mark + _PAGE)
