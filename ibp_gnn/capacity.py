@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numbers
 import re
 
 import torch
 
-_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS = {"b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_UNITS |= {f"{unit}b": size for unit, size in _UNITS.items() if unit != "b"}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-_WANTED = "bytes (int), '4GB', '512MiB', a share of the store (float in (0, 1]), '100000 rows' or 'auto'"
+_WANTED = "bytes (int), '4GB', '4G', '512MiB', a share of the store (float in (0, 1], '50%'), '100000 rows' or 'auto'"
 # Left free by "auto": room for the activations, gradients and workspaces of a training step.
 AUTO_RESERVE_BYTES = 4 << 30
 
@@ -16,29 +18,50 @@ AUTO_RESERVE_BYTES = 4 << 30
 def parse_capacity(
     capacity: int | float | str, *, num_rows: int, store_bytes: int, device: torch.device
 ) -> tuple[int | None, int]:
-    """Returns (bytes or None for no limit, most rows). Raises ValueError saying what was wanted and got."""
+    """capacity: an int (bytes), a float or "50%" (a share of the store), "4GB", "4G" (both 4 * 10^9 bytes), "4GiB",
+    "100000 rows", "1 row" or "auto"; NumPy's numbers are as good as Python's.
+
+    Returns (bytes or None for no limit, most rows). Raises TypeError and ValueError saying what was wanted and got."""
     error = ValueError(f"capacity: want {_WANTED}, got {capacity!r}")
-    if isinstance(capacity, bool) or not isinstance(capacity, (int, float, str)):
+    if isinstance(capacity, str):
+        return _parse_text(capacity, num_rows, store_bytes, device, error)
+    if isinstance(capacity, bool) or not isinstance(capacity, numbers.Real):
         raise TypeError(str(error))
-    if isinstance(capacity, float):
-        if not 0 < capacity <= 1:
-            raise error
-        return round(capacity * store_bytes), num_rows
-    if isinstance(capacity, int):
+    if isinstance(capacity, numbers.Integral):
         if capacity <= 0:
             raise error
-        return capacity, num_rows
+        return int(capacity), num_rows
+    return _of_share(float(capacity), store_bytes, error), num_rows
+
+
+def is_share(capacity: int | float | str) -> bool:
+    """Whether this is a share of the store. capacity: what `parse_capacity` takes."""
+    return capacity.strip().endswith("%") if isinstance(capacity, str) else not isinstance(capacity, numbers.Integral)
+
+
+def _parse_text(
+    capacity: str, num_rows: int, store_bytes: int, device: torch.device, error: ValueError
+) -> tuple[int | None, int]:
     text = capacity.strip().lower()
     if text == "auto":
         free, total = torch.cuda.mem_get_info(device)
         return max(0, free - min(AUTO_RESERVE_BYTES, total // 4)), num_rows
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text)
-    if match is None or (match[2] != "rows" and match[2] not in _UNITS):
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+|%)", text)
+    if match is None:
         raise error
-    if match[2] == "rows":
-        if not match[1].isdigit() or not 1 <= int(match[1]) <= num_rows:
+    number, unit = match.groups()
+    if unit == "%":
+        return _of_share(float(number) / 100, store_bytes, error), num_rows
+    if unit in ("row", "rows"):
+        if not number.isdecimal() or not 1 <= int(number) <= num_rows:
             raise ValueError(f"capacity: want 1 to {num_rows} rows, got {capacity!r}")
-        return None, int(match[1])
-    if float(match[1]) == 0:
+        return None, int(number)
+    if unit not in _UNITS or float(number) == 0:
         raise error
-    return int(float(match[1]) * _UNITS[match[2]]), num_rows
+    return int(float(number) * _UNITS[unit]), num_rows
+
+
+def _of_share(share: float, store_bytes: int, error: ValueError) -> int:
+    if not 0 < share <= 1:
+        raise error
+    return round(share * store_bytes)

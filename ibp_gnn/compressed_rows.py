@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import torch
 
 from . import _native
 
-_ROWS_PER_COPY = 1 << 20  # bounds the temporaries of `select`; a multiple of 32, so that bitmask words stay whole
+# Of each value of a byte.
+_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
+_COPY_BYTES = 64 << 20  # bounds the temporaries of `select`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,26 +128,41 @@ class CompressedRows:
         compressed = self.is_compressed(ids)
         return ~compressed if self.slot_bytes < self.row_bytes else torch.zeros_like(compressed)
 
-    def select(self, ids: torch.Tensor, device: torch.device | str | None = None) -> CompressedRows:
+    def count_overflows(self) -> int:
+        """How many rows lie in the overflow area. Rows on the CPU."""
+        if self.slot_bytes >= self.row_bytes:
+            return 0
+        whole, bits = divmod(self.num_rows, 8)
+        bitmask = self.bitmask.numpy()
+        compressed = int(_ONES[bitmask[:whole]].sum(dtype=np.int64))
+        if bits:
+            compressed += int(_ONES[bitmask[whole] & ((1 << bits) - 1)])
+        return self.num_rows - compressed
+
+    def select(
+        self, ids: torch.Tensor, device: torch.device | str | None = None, *, first_overflow: int = 0
+    ) -> CompressedRows:
         """ids: [n] int64 in range, on this device. Returns a copy of these rows on `device` (None: this one), in
-        the order of ids, overflow rows renumbered. Temporary memory is bounded. Raises FormatError for a damaged
-        overflow index."""
-        num_overflow = sum(int(self.overflows(part).sum()) for part in ids.split(_ROWS_PER_COPY))
+        the order of ids, overflow rows renumbered from first_overflow on. Temporary memory is bounded: 64 MiB, or 32
+        rows if they take more. Raises FormatError for a damaged overflow index."""
+        # Multiples of 32 rows keep bitmask words whole. A row's temporaries are its slot, its overflow row and int64s.
+        rows_per_copy = max(32, _COPY_BYTES // (self.slot_bytes + self.row_bytes + 64) // 32 * 32)
+        num_overflow = sum(int(self.overflows(part).sum()) for part in ids.split(rows_per_copy))
         out = CompressedRows.empty(
             len(ids), self.row_bytes, self.slot_bytes, num_overflow, self.device if device is None else device
         )
-        first, first_overflow = 0, 0
-        for part in ids.split(_ROWS_PER_COPY):
+        first, overflowed = 0, 0
+        for part in ids.split(rows_per_copy):
             slots, raw = self.slot_matrix().index_select(0, part), torch.nonzero(self.overflows(part)).flatten()
             rows = self.overflow_matrix().index_select(0, self._overflow_indices(slots[raw]))
             if len(raw):
-                renumbered = torch.arange(first_overflow, first_overflow + len(raw), device=self.device)
+                renumbered = first_overflow + overflowed + torch.arange(len(raw), device=self.device)
                 slots[raw, : _native.cpu.OVERFLOW_INDEX_BYTES] = index_bytes(renumbered)
             bits = pack_bits(self.is_compressed(part))
             out.slot_matrix()[first : first + len(part)].copy_(slots)
-            out.overflow_matrix()[first_overflow : first_overflow + len(raw)].copy_(rows)
+            out.overflow_matrix()[overflowed : overflowed + len(raw)].copy_(rows)
             out.bitmask[first // 8 : first // 8 + len(bits)].copy_(bits)
-            first, first_overflow = first + len(part), first_overflow + len(raw)
+            first, overflowed = first + len(part), overflowed + len(raw)
         return out
 
     def overflow_indices(self, ids: torch.Tensor) -> torch.Tensor:

@@ -100,7 +100,7 @@ class CompressedFeatureStore:
         chunk_rows: int | None = None,
         progress: bool = True,
     ) -> CompressedFeatureStore:
-        """features: [n, *row_shape] tensor, NumPy array or memmap, n >= 1; read in chunks of chunk_rows (None: 24 MiB
+        """features: [n, *row_shape] tensor, NumPy array or memmap, n >= 0; read in chunks of chunk_rows (None: 24 MiB
         worth), twice: once for the sizes, once to compress, so that memory stays bounded by the result and a chunk.
 
         codec: a name, fitted on a sample here, or a fitted Codec of the same dtype and row shape.
@@ -118,13 +118,10 @@ class CompressedFeatureStore:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a store file (ibp_gnn/store_file/header.py), which is there as a whole or not at all, and replaces one
-        that is there. After an update, a copy of the rows is made for it; before, updates wait for it. Raises OSError.
-        `ibp-gnn build` makes store files of features that do not fit in memory."""
-        with self.lock:
-            if self._is_tidy:
-                return save(self, path)
-            rows, lead_bytes = self._tidy_rows(), self.lead_bytes
-        save(CompressedFeatureStore(self.codec, rows, lead_bytes, False, self._slot_of), path)
+        that is there. It holds the rows of one moment: updates and gathers go on meanwhile. If several updates come
+        between, memory for a copy of all rows is needed. Raises OSError; FormatError if the rows lie in a damaged file;
+        ValueError after `close`. `ibp-gnn build` makes store files of features that do not fit in memory."""
+        save(self, path)
 
     @classmethod
     def load(
@@ -139,7 +136,9 @@ class CompressedFeatureStore:
         """Opens a store file, which must not be changed while it is open; it may come from anyone.
 
         mmap: True = the rows stay in the file, mapped; False = they are read to memory, in parallel; only then can
-        they be updated.
+        they be updated. If somebody truncates a mapped file, reading its rows kills the process (SIGBUS), which no
+        Python code can catch. Where that may happen, use mmap=False: it raises FormatError if the file is cut while
+        it is read, and does not need the file afterwards.
         shared: instead, to memory that all processes of this user which load the file so have in common; the first one
         fills it (ibp_gnn/store_file/sharing.py).
         pin: as for `build`. Mapped rows are read to memory, to be page-locked there.
@@ -479,8 +478,8 @@ class CompressedFeatureStore:
 
     @property
     def savings(self) -> float:
-        """1 - nbytes / raw_nbytes; negative if compressing does not pay."""
-        return 1 - self.nbytes / self.raw_nbytes
+        """1 - nbytes / raw_nbytes; negative if compressing does not pay; 0 without rows."""
+        return 1 - self.nbytes / self.raw_nbytes if self.raw_nbytes else 0.0
 
     @property
     def version(self) -> int:

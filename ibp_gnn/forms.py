@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import numbers
 import threading
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from . import _native
 # Symbols in the escape dictionary; this number as an escape code says that the symbol is written out.
 ESCAPE_SYMBOLS = 7
 _MAX_CHUNK_BITS = 1 << 30
+_MAX_CODE_BITS = 4  # csrc/core/dict_layout.h
 _making = threading.Lock()  # of tables on GPUs
 
 
@@ -85,6 +87,10 @@ class IbpForm(Form):
         for name in ("mask_bytes", "bitval_bytes"):
             object.__setattr__(self, name, _own(getattr(self, name), np.uint8))
         check_chunk(self.word_bits, self.words_per_chunk)
+        threshold = self.threshold
+        if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or not 0 <= threshold <= 1:
+            raise ValueError(f"threshold: want a number from 0 to 1, got {short(threshold)}")
+        object.__setattr__(self, "threshold", float(threshold))
         _ = self.native  # refuses a bitval that does not go with its mask
 
     @property
@@ -143,6 +149,14 @@ class DictForm(Form):
     kind: ClassVar[str] = "dict"
 
     def __post_init__(self) -> None:
+        for name in ("num_values", "value_bits", "symbol_bits", "trim_bits", "code_bits"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(f"{name}: want an int, got {short(value)}")
+        # Before anything is as long as they say. The extension checks the rest.
+        for name, most in (("num_values", _native.cpu.MAX_ROW_BYTES), ("code_bits", _MAX_CODE_BITS)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name}: want 1 to {most}, got {short(getattr(self, name))}")
         columns = self.num_values if self.per_column else 1
         for name, shape in (("dictionary", (columns, 1 << self.code_bits)), ("escape_dictionary", (ESCAPE_SYMBOLS,))):
             given = np.asarray(getattr(self, name))
@@ -209,11 +223,18 @@ class DictForm(Form):
 def check_chunk(word_bits: int, words_per_chunk: int) -> None:
     """Raises ValueError unless they describe a chunk."""
     if word_bits not in (8, 16, 32, 64):
-        raise ValueError(f"word_bits: want one of [8, 16, 32, 64], got {word_bits!r}")
-    if not isinstance(words_per_chunk, int) or words_per_chunk < 1 or words_per_chunk & (words_per_chunk - 1):
-        raise ValueError(f"words_per_chunk: want a power of two, got {words_per_chunk!r}")
+        raise ValueError(f"word_bits: want one of [8, 16, 32, 64], got {short(word_bits)}")
+    is_int = isinstance(words_per_chunk, int) and not isinstance(words_per_chunk, bool)
+    if not is_int or words_per_chunk < 1 or words_per_chunk & (words_per_chunk - 1):
+        raise ValueError(f"words_per_chunk: want a power of two, got {short(words_per_chunk)}")
     if word_bits * words_per_chunk > _MAX_CHUNK_BITS:
-        raise ValueError(f"words_per_chunk: want at most {_MAX_CHUNK_BITS // word_bits}, got {words_per_chunk}")
+        raise ValueError(f"words_per_chunk: want at most {_MAX_CHUNK_BITS // word_bits}, got {short(words_per_chunk)}")
+
+
+def short(value: Any) -> str:
+    """For messages about values that may come from a file of anyone."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def _own(array: np.ndarray, dtype: type) -> np.ndarray:

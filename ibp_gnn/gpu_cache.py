@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .capacity import parse_capacity
+from .capacity import is_share, parse_capacity
 from .compressed_rows import CompressedRows
 from .feature_store import CompressedFeatureStore, check_ids_on_cpu
 from .gpu_gather import GatherStats, GpuGather, MappedRows, Remap, ids_on_gpu
@@ -317,7 +317,7 @@ def warn_of_spare(
     capacity: int | float | str, limit: int | None, needed: int, num_rows: int, *, stacklevel: int
 ) -> None:
     """Called where all rows are cached. Warns if the user gave a number of bytes that is more than they take."""
-    if limit is not None and limit > needed and not isinstance(capacity, float) and capacity != "auto":
+    if limit is not None and limit > needed and not is_share(capacity) and capacity != "auto":
         warnings.warn(
             f"capacity {capacity!r} ({limit} bytes) is more than the {needed} bytes that caching {num_rows} rows "
             "takes; they are all cached",

@@ -51,7 +51,7 @@ def share_budget(
     num_rows, nbytes = sum(len(store) for store in stores.values()), sum(store.nbytes for store in stores.values())
     limit, most_rows = parse_capacity(capacity, num_rows=num_rows, store_bytes=nbytes, device=target)
     plans = plan_caches(stores, limit, most_rows, hotness=hotness)
-    if sum(len(plan.ids) for plan in plans.values()) == num_rows:
+    if num_rows and sum(len(plan.ids) for plan in plans.values()) == num_rows:
         warn_of_spare(capacity, limit, sum(plan.nbytes for plan in plans.values()), num_rows, stacklevel=3)
     sources: dict[Key, CompressedGPUCache | CompressedFeatureStore] = {}
     for key, plan in plans.items():
@@ -89,7 +89,7 @@ def plan_caches(
     if limit is None:
         best = _Choice(features, most_rows)
     else:
-        smallest = min(feature.nbytes(1) for feature in features)
+        smallest = min((feature.nbytes(1) for feature in features if len(feature.ids)), default=0)
         if limit < smallest:
             raise ValueError(f"capacity: want at least {smallest} bytes (one row), got {limit} bytes")
         best = _best_choice(features, limit, most_rows)

@@ -91,8 +91,9 @@ def _run_build(arguments: argparse.Namespace) -> None:
             "dtype": str(features.dtype),
         }
         options = arguments.codec, arguments.layout, order, arguments.chunk_rows, not arguments.quiet
-        if build_file(Job.check(features, *options), path, source):
-            print("went on with an earlier build")
+        said = build_file(Job.check(features, *options), path, source)
+        if said:
+            print(said)
     _run_info(argparse.Namespace(store=path, json=False))
 
 
@@ -156,7 +157,7 @@ def _describe(file: StoreFile) -> dict[str, Any]:
         "sections": {name: section.nbytes for name, section in header.sections.items()},
         "file_bytes": header.file_bytes,
         "raw_bytes": raw_bytes,
-        "savings": 1 - header.file_bytes / raw_bytes,
+        "savings": 1 - header.file_bytes / raw_bytes if raw_bytes else 0.0,
     }
 
 
@@ -176,7 +177,7 @@ def _run_extract(arguments: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from .feature_store import CompressedFeatureStore
-    from .store_file.writing import removed_after, rename
+    from .store_file.file_io import replacing
 
     if arguments.out.is_dir() or not arguments.out.parent.is_dir() or arguments.out.suffix != ".npy":
         raise CommandError(f"OUT: want a file named *.npy in an existing folder, got {arguments.out}")
@@ -187,21 +188,16 @@ def _run_extract(arguments: argparse.Namespace) -> None:
         num_rows = len(store) if ids is None else len(ids)
         bits = {torch.bfloat16: np.uint16, torch.float8_e4m3fn: np.uint8, torch.float8_e5m2: np.uint8}.get(store.dtype)
         dtype = np.dtype(bits if bits is not None else str(store.dtype).removeprefix("torch."))
-        partial = arguments.out.with_name(f"{arguments.out.name}.{os.getpid()}.partial")
         step = max(1, _EXTRACT_BYTES // store.codec.row_bytes)
-        with removed_after(partial):
-            with open(partial, "wb") as out, tqdm(total=num_rows, unit="row", disable=arguments.quiet) as bar:
-                shape = (num_rows, *store.codec.row_shape)
-                about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(out, about)
-                for first in range(0, num_rows, step):
-                    count = min(step, num_rows - first)
-                    part = torch.arange(first, first + count) if ids is None else np.array(ids[first : first + count])
-                    out.write(store.gather(part).view(-1).view(torch.uint8).numpy().data)
-                    bar.update(count)
-                out.flush()
-                os.fsync(out.fileno())
-            rename(partial, arguments.out)
+        with replacing(arguments.out) as out, tqdm(total=num_rows, unit="row", disable=arguments.quiet) as bar:
+            shape = (num_rows, *store.codec.row_shape)
+            about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(out, about)
+            for first in range(0, num_rows, step):
+                count = min(step, num_rows - first)
+                part = torch.arange(first, first + count) if ids is None else np.array(ids[first : first + count])
+                out.write(store.gather(part).view(-1).view(torch.uint8).numpy().data)
+                bar.update(count)
         said = "" if bits is None else f", the bits of {str(store.dtype).removeprefix('torch.')}"
         print(f"{arguments.out}: {list(shape)} {dtype}{said}")
 

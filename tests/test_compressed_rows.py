@@ -96,12 +96,54 @@ def test_select_from_slots_shorter_than_an_index(backend, dtype, width):
 def test_select_renumbers_in_groups(rows, monkeypatch):
     codec = Codec.fit(rows)
     compressed = codec.compress(rows, slot_bytes=100)
-    monkeypatch.setattr("ibp_gnn.compressed_rows._ROWS_PER_COPY", 32)
+    monkeypatch.setattr("ibp_gnn.compressed_rows._COPY_BYTES", 1)
     ids = torch.arange(74, -1, -1, device=rows.device)
     selected, wanted = compressed.select(ids), codec.compress(rows[ids], slot_bytes=100)
     assert selected.num_overflow > 2
     for name in ("slots", "bitmask", "overflow"):
         assert_bitwise_equal(getattr(selected, name), getattr(wanted, name))
+
+
+def test_select_numbers_overflow_rows_from_where_it_is_told(rows):
+    codec = Codec.fit(rows)
+    compressed = codec.compress(rows, slot_bytes=100)
+    ids = torch.arange(75, device=rows.device)
+    before, selected = compressed.select(ids), compressed.select(ids, first_overflow=1000)
+    raw = torch.nonzero(before.overflows()).flatten()
+    index = selected.slot_matrix()[raw, :4].cpu().contiguous().view(torch.int32).flatten()
+    assert_bitwise_equal(index, torch.arange(1000, 1000 + len(raw), dtype=torch.int32))
+    assert_bitwise_equal(selected.overflow, before.overflow)
+
+
+@pytest.mark.parametrize("row_bytes", [40, 4000, 400_000])
+def test_temporaries_of_select_are_bounded_by_bytes(row_bytes, monkeypatch):
+    """Whatever the rows' length; 32 rows are the least."""
+    num_rows = max(100, 4_000_000 // row_bytes)
+    compressed = CompressedRows.empty(num_rows, row_bytes, 20, num_rows)
+    for part in (compressed.slots, compressed.bitmask, compressed.overflow):
+        part.zero_()
+    monkeypatch.setattr("ibp_gnn.compressed_rows._COPY_BYTES", 1 << 20)
+    most, whole = 0, torch.Tensor.index_select
+
+    def index_select(self, *arguments):
+        nonlocal most
+        got = whole(self, *arguments)
+        most = max(most, got.nbytes)
+        return got
+
+    monkeypatch.setattr(torch.Tensor, "index_select", index_select)
+    selected = compressed.select(torch.arange(num_rows))
+    assert selected.num_overflow == num_rows
+    assert 0 < most <= max(1 << 20, 32 * row_bytes)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 31, 32, 33, 75])
+def test_count_overflows(n):
+    rows = special_rows(torch.float32, 50, "outliers", n=75)
+    compressed = Codec.fit(rows).compress(rows, slot_bytes=100).view(0, n)
+    compressed.bitmask[n // 8 :] |= torch.tensor(255 << n % 8 & 255, dtype=torch.uint8)  # bits of no row
+    assert compressed.count_overflows() == int(compressed.overflows().sum())
+    assert Codec.fit(rows).compress(rows, slot_bytes=200).count_overflows() == 0
 
 
 def test_view_shares_memory(rows):

@@ -161,7 +161,6 @@ def test_bad_ids(ids: object, error: type, message: str) -> None:
 @pytest.mark.parametrize(
     ("features", "options", "error", "message"),
     [
-        (torch.zeros(0, 4), {}, ValueError, r"features: want at least 1 row, got shape \[0, 4\]"),
         (torch.zeros(4, 0), {}, ValueError, r"features: want at least 1 value per row, got shape \[4, 0\]"),
         (torch.tensor(1.0), {}, ValueError, r"features: want \[n, \*row_shape\], got a scalar"),
         (torch.zeros(4, 2, dtype=torch.complex64), {}, TypeError, "got torch.complex64"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import struct
 import subprocess
@@ -19,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from store_files import rewrite
 
 import ibp_gnn
 from ibp_gnn import Codec, CompressedFeatureStore, FormatError, _native
@@ -384,22 +387,6 @@ def test_damage_is_found_where_it_is_read_and_only_there(tmp_path: Path, monkeyp
 # --- hostile files ----------------------------------------------------------------------------------------------------
 
 
-def rewrite(path: Path, change: Callable[[dict], object]) -> None:
-    """Changes the description, and makes all checksums right again."""
-    whole = path.read_bytes()
-    magic, version, order, length, size, checksums_crc, _ = struct.unpack("<8sIIQQII", whole[:PREAMBLE_BYTES])
-    members = json.loads(whole[PREAMBLE_BYTES : PREAMBLE_BYTES + length])
-    text = change(members)
-    text = text if isinstance(text, bytes) else json.dumps(members).encode()
-    old_offset = -(-(PREAMBLE_BYTES + length) // 4096) * 4096
-    offset = -(-(PREAMBLE_BYTES + len(text)) // 4096) * 4096
-    size += offset - old_offset
-    start = struct.pack("<8sIIQQI", magic, version, order, len(text), size, checksums_crc)
-    rest = text + bytes(offset - PREAMBLE_BYTES - len(text))
-    crc = zlib.crc32(rest, zlib.crc32(start))
-    path.write_bytes(start + struct.pack("<I", crc) + rest + whole[old_offset:])
-
-
 def put(*place: object) -> Callable[[dict], object]:
     """put("a", 0, "b", value) sets members["a"][0]["b"] = value."""
 
@@ -422,9 +409,9 @@ def test_rewriting_alone_does_no_harm(tmp_path: Path) -> None:
 
 HOSTILE = {
     "rows": (put("num_rows", 10**15), "want [0-9]+ bytes as its description says|num_rows: want"),
-    "huge_rows": (put("num_rows", 10**40), "num_rows: want 1 to"),
-    "no_rows": (put("num_rows", 0), "num_rows: want 1 to .* got 0"),
-    "negative_rows": (put("num_rows", -1), "num_rows: want 1 to .* got -1"),
+    "huge_rows": (put("num_rows", 10**40), "num_rows: want 0 to"),
+    "no_rows": (put("num_rows", 0), "num_overflow: want 0 to 0, got"),
+    "negative_rows": (put("num_rows", -1), "num_rows: want 0 to .* got -1"),
     "float_rows": (put("num_rows", 333.0), "want num_rows of type int, got float"),
     "bool_rows": (put("num_rows", True), "want num_rows of type int, got bool"),
     "fewer_rows": (put("num_rows", 332), "want"),
@@ -438,9 +425,9 @@ HOSTILE = {
     "block_odd": (put("block_bytes", 5000), "block_bytes: want a multiple of 4096, got 5000"),
     "block_huge": (put("block_bytes", 1 << 60), "block_bytes: want 4096 to"),
     "shape": (put("row_shape", [1 << 40, 1 << 40]), "row_bytes: want 1 to"),
-    "shape_0": (put("row_shape", [0]), "row_shape: want .* sizes of at least 1"),
-    "shape_negative": (put("row_shape", [-3, -11]), "row_shape: want .* sizes of at least 1"),
-    "shape_text": (put("row_shape", ["33"]), "row_shape: want .* sizes of at least 1"),
+    "shape_0": (put("row_shape", [0]), r"row_shape: want .* sizes from 1 to [0-9]+, got \[0\]"),
+    "shape_negative": (put("row_shape", [-3, -11]), r"row_shape: want .* sizes from 1 to [0-9]+, got \[-3, -11\]"),
+    "shape_text": (put("row_shape", ["33"]), r"row_shape: want .* sizes from 1 to [0-9]+, got \['str'\]"),
     "shape_long": (put("row_shape", [1] * 100), "row_shape: want at most 64 sizes"),
     "dtype": (put("dtype", "object"), "dtype: want one of .* got 'object'"),
     "other_dtype": (put("dtype", "int64"), "want|codec"),
@@ -587,6 +574,54 @@ def test_a_damaged_file_is_not_shared(tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="block 0 of section 'slots'"):
             CompressedFeatureStore.load(path, shared=True)
     assert not list(sharing.FOLDER.glob("ibp_gnn-*"))
+
+
+def test_shared_memory_that_others_fill_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There seemed to be room, and then there is none: an error, not a signal."""
+    path = make(tmp_path / "s.ibp", mixed_rows(torch.float32, 33))
+    fallocate, asked = os.posix_fallocate, []
+
+    def full(fd: int, offset: int, length: int) -> None:
+        asked.append((os.fstat(fd).st_size, offset, length))
+        fallocate(fd, offset, 8192)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(OSError, match="want [0-9]+ bytes of shared memory, got [0-9]+ free") as caught:
+            CompressedFeatureStore.load(path, shared=True)
+        assert caught.value.errno == errno.ENOSPC
+    ((size, offset, length),) = asked
+    with StoreFile(path) as file:
+        assert (size, offset) == (0, 0), "reserved before it is long enough to be written to"
+        assert length > sum(file.section(name).nbytes for name in ("bitmask", "slots", "overflow"))
+    assert not list(sharing.FOLDER.glob("ibp_gnn-*"))
+    with CompressedFeatureStore.load(path, shared=True) as store:
+        assert_bitwise_equal(store.gather(torch.arange(NUM_ROWS)), mixed_rows(torch.float32, 33))
+
+
+def test_a_full_tmpfs_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    """In a process of its own, which SIGBUS would kill; its free space is asked for before others fill it."""
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8k", "none", str(folder)]
+    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("wants to mount a small tmpfs")
+    try:
+        make(tmp_path / "s.ibp", mixed_rows(torch.float32, 33))
+        program = (
+            "import sys; from pathlib import Path; import ibp_gnn; from ibp_gnn.store_file import sharing, writing\n"
+            "sharing.FOLDER = Path(sys.argv[2]); writing.free_bytes = lambda folder: 1 << 40\n"
+            "try: ibp_gnn.CompressedFeatureStore.load(sys.argv[1], shared=True)\n"
+            "except OSError as error: print(error)"
+        )
+        command = [sys.executable, "-c", program, str(tmp_path / "s.ibp"), str(folder)]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, (done.returncode, done.stderr)
+        assert "bytes of shared memory, got " in done.stdout
+        assert os.listdir(folder) == []
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.mark.cuda

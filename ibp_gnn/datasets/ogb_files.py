@@ -12,6 +12,7 @@ whenever it is read, and which torch.load has refused since 2.6; it is neither r
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -154,10 +155,19 @@ def _parse_hetero(raw: Path, meta: dict[str, Any]) -> OgbFiles:
 
 
 def _write_parsed(parsed: Path, arrays: OgbFiles, source: list[list[Any]]) -> None:
-    """The folder `parsed` is there as a whole or not at all."""
-    partial = parsed.with_name(parsed.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    """The folder `parsed` is there as a whole or not at all, whoever else parses the same files."""
+    partial = parsed.with_name(f"{parsed.name}.{secrets.token_hex(8)}.partial")
     partial.mkdir(parents=True)
+    try:
+        _write_arrays(partial, arrays, source)
+        if not _was_parsed_from(parsed, source):  # by somebody else meanwhile
+            shutil.rmtree(parsed, ignore_errors=True)
+            partial.rename(parsed)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write_arrays(partial: Path, arrays: OgbFiles, source: list[list[Any]]) -> None:
     for kind, by_type in (("edges", arrays.edges), ("features", arrays.features), ("labels", arrays.labels)):
         for i, array in enumerate(by_type.values()):
             np.save(partial / f"{kind}{i}.npy", array)
@@ -169,8 +179,6 @@ def _write_parsed(parsed: Path, arrays: OgbFiles, source: list[list[Any]]) -> No
         "labels": list(arrays.labels),
     }
     (partial / "contents.json").write_text(json.dumps(contents), encoding="utf-8")
-    shutil.rmtree(parsed, ignore_errors=True)
-    partial.rename(parsed)
 
 
 def _was_parsed_from(parsed: Path, source: list[list[Any]]) -> bool:

@@ -5,13 +5,14 @@ Nothing of it is changed for good; each function puts back what it replaced.
 
 from __future__ import annotations
 
+import _codecs
 import contextlib
 import csv
 import importlib
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,34 +100,53 @@ def quiet_ogb(situation: str, answer: str | None) -> Iterator[None]:
         socket.setdefaulttimeout(timeout)
 
 
+# Since torch 2.4, torch.load can be told which globals a file may name.
+_LOADS_SAFELY = hasattr(torch.serialization, "add_safe_globals")
+
+
 def load_torch_file(path: Path) -> Any:
     """torch.load of a file that ogb wrote: dicts, numbers, tensors and NumPy arrays.
 
-    From torch 2.6 on, torch.load refuses NumPy arrays unless they are allow-listed: done for this call alone. Earlier
-    versions run what a file says, so there the file must be trusted, as with ogb itself.
+    From torch 2.4 on nothing else is loaded, and no code of a file is run. Earlier versions run what a file says, so
+    there the file must be trusted, as with ogb itself.
     Raises DatasetError if torch cannot or will not read it.
     """
     try:
         with _numpy_allowed():
-            return torch.load(path, map_location="cpu")
+            return torch.load(path, map_location="cpu", weights_only=_LOADS_SAFELY)
     except Exception as error:  # whatever a damaged pickle makes of it
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        reason = next((line.strip() for line in lines if "Unsupported" in line), lines[0])
+        reason = next((line.strip() for line in lines if "unsupported" in line.lower()), lines[0])
         raise DatasetError(f"{path}: want a file that ogb wrote with torch.save; torch.load says: {reason}") from error
 
 
 @contextlib.contextmanager
 def _numpy_allowed() -> Iterator[None]:
-    if not hasattr(torch.serialization, "safe_globals"):
+    """Within, torch.load takes NumPy arrays and scalars, too."""
+    if not _LOADS_SAFELY:
         yield
         return
     multiarray = importlib.import_module("numpy._core.multiarray" if hasattr(np, "_core") else "numpy.core.multiarray")
-    functions = (multiarray._reconstruct, multiarray.scalar)
-    # Under the name that NumPy 2 gives them in a file, and that of NumPy 1.
-    named = [(f, f"numpy.{core}.multiarray.{f.__name__}") for f in functions for core in ("_core", "core")]
+    functions = [
+        _named(function, f"numpy.{core}.multiarray")
+        for function in (multiarray._reconstruct, multiarray.scalar)
+        for core in ("_core", "core")  # as NumPy 2 calls it in a file, and NumPy 1
+    ]
     dtypes = {type(np.dtype(code)) for code in "?bBhHiIlLqQefdSU"}
-    wanted: list[Any] = [*named, np.ndarray, np.dtype, *dtypes]
-    # Leaving safe_globals forgets all that it was given, so what the user allowed before must not be among it.
-    allowed = torch.serialization.get_safe_globals()
-    with torch.serialization.safe_globals([entry for entry in wanted if entry not in allowed]):
+    before = list(torch.serialization.get_safe_globals())  # what the user allowed
+    torch.serialization.add_safe_globals([*functions, np.ndarray, np.dtype, _codecs.encode, *dtypes])
+    try:
         yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
+
+
+def _named(function: Callable[..., Any], module: str) -> Callable[..., Any]:
+    """The function as one of `module`: by these names torch knows it when it finds it in a file."""
+
+    def call(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    call.__module__, call.__name__, call.__qualname__ = module, function.__name__, function.__name__
+    return call

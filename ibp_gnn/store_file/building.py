@@ -18,11 +18,12 @@ from .. import backend
 from ..codec import Codec, best_lead_bytes, best_slot_bytes, payload_histogram
 from ..compressed_rows import CompressedRows
 from ..row_order import slots_of
-from ..rows import as_tensor, check_row_shape
+from ..rows import as_tensor, check_row_shape, num_values
+from .file_io import rename
 from .header import StoreHeader, describe, table_bytes
-from .journal import Journal
+from .journal import Journal, LostWorkError
 from .row_readers import ArrayRows, RowReader, SortedRows, chunk_length
-from .writing import StoreWriter, check_space, rename
+from .writing import StoreWriter, check_space
 
 Layout = Literal["compact", "inplace"]
 # Ordered rows of a memory-mapped file that is longer are sorted on the disk first, instead of being read at random.
@@ -39,6 +40,7 @@ class Plan:
     slot_bytes: int
     num_overflow: int
     lead_bytes: int
+    sorted_checksums: list[int] = dataclasses.field(default_factory=list)  # of SortedRows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +71,9 @@ class Job:
         if not isinstance(features, (np.ndarray, torch.Tensor)):
             as_tensor(features, "features")  # raises
         check_row_shape(tuple(features.shape), "features")
-        if len(features) == 0:
-            raise ValueError(f"features: want at least 1 row, got shape {list(features.shape)}")
         if isinstance(codec, str):
-            codec = Codec.fit(features, codec=codec, minimize="slots" if layout == "compact" else "payloads")
+            sample = features if len(features) else _row_of_zeros(as_tensor(features, "features"))
+            codec = Codec.fit(sample, codec=codec, minimize="slots" if layout == "compact" else "payloads")
         elif not isinstance(codec, Codec):
             raise TypeError(f"codec: want a name or a Codec, got {type(codec).__name__}")
         step = chunk_length(chunk_rows, codec.row_bytes)
@@ -91,49 +92,70 @@ class Job:
         return ArrayRows(self.features, self.codec, self.step, self.order)
 
 
+def _row_of_zeros(features: torch.Tensor) -> torch.Tensor:
+    """[1, *row_shape] of their dtype on the CPU. Without rows any codec will do, so that of these."""
+    # torch 2.2 cannot fill float8.
+    row = torch.zeros(1, num_values(tuple(features.shape[1:])) * features.itemsize, dtype=torch.uint8, device="cpu")
+    return row.view(features.dtype).view(1, *features.shape[1:])
+
+
 def build_in_memory(job: Job) -> tuple[CompressedRows, int]:
     """Returns the rows and the lead_bytes of their store."""
     reader = job.reader()
     plan, lengths = _size(job, reader.chunks())
     rows = CompressedRows.empty(job.num_rows, job.codec.row_bytes, plan.slot_bytes, plan.num_overflow)
-    for first, chunk, overflow_index, _ in _with_overflow(job, plan, reader, lengths):
-        backend.encode(job.codec.form, chunk, overflow_index, rows.view(first, len(chunk)), first_row=first)
+    for first, chunk, places, _ in _with_overflow(job, plan, reader, lengths):
+        _encode(job, first, chunk, places, rows.view(first, len(chunk)))
     return rows, plan.lead_bytes
 
 
-def build_file(job: Job, path: str | os.PathLike[str], source: dict[str, Any]) -> bool:
+def build_file(job: Job, path: str | os.PathLike[str], source: dict[str, Any]) -> str:
     """Builds a store file in bounded memory: a few chunks and, per row, 2 or 4 bytes for its size and 8 for an order.
 
     source: what the features are, as JSON, for instance their file, its size and time. If the build is interrupted,
-    even by a kill, another with the same source and options goes on where it was; one with others starts over.
-    Meanwhile `path`.partial, .journal and, for an order, .sorted (a copy of the features) are there; none of them at
-    the end. Returns whether it went on with an earlier build.
+    even by a kill, another with the same source and options goes on where it was; one with others starts over, and so
+    does one that does not find what the earlier one has written. Meanwhile `path`.partial, .journal and, for an order,
+    .sorted (a copy of the features) are there; none of them at the end. Returns what became of an earlier build, to
+    show to the user; "" if there was none.
 
-    Raises FileExistsError if there is a file at `path`, BlockingIOError if another process is building it, and OSError
-    if the disk is too small.
+    Raises FileExistsError if there is a file at `path`, BlockingIOError if another process is building it, OSError if
+    the disk is too small, and ValueError naming a row of the features that changed meanwhile.
     """
     path = Path(path)
     if path.exists():
         raise FileExistsError(f"{path}: want a path where nothing is, got an existing file")
-    sorted_path, partial = _beside(path, "sorted"), _beside(path, "partial")
     with Journal(_beside(path, "journal"), {**source, **_identity(job)}) as journal:
-        reader: RowReader = job.reader()
-        if job.order is not None and _wants_sorting(job):
-            reader = SortedRows(sorted_path, job.order, job.codec.row_bytes, job.step)
-        lengths = None
-        if journal.plan is None:
-            partial.unlink(missing_ok=True)
-            plan, lengths = (
-                _size_sorting(job, reader) if isinstance(reader, SortedRows) else _size(job, reader.chunks())
-            )
-            journal.write_plan(dataclasses.asdict(plan))
+        said = "went on with an earlier build" if journal.resumed else ""
+        try:
+            _build(job, path, journal)
+        except LostWorkError as error:
+            if not journal.resumed:
+                raise
+            said = f"started over, for an earlier build's work is lost: {error}"
+            journal.start_over()
+            _build(job, path, journal)
+        return said
+
+
+def _build(job: Job, path: Path, journal: Journal) -> None:
+    """Raises LostWorkError if the journal is of work that is not there."""
+    partial = _beside(path, "partial")
+    reader: RowReader = job.reader()
+    plan, lengths = None if journal.plan is None else Plan(**journal.plan), None
+    if job.order is not None and _wants_sorting(job):
+        checksums = None if plan is None else plan.sorted_checksums
+        reader = SortedRows(_beside(path, "sorted"), job.order, job.codec.row_bytes, job.step, checksums)
+    if plan is None:
+        partial.unlink(missing_ok=True)
+        if isinstance(reader, SortedRows):
+            plan, lengths = _size_sorting(job, reader)
         else:
-            plan = Plan(**journal.plan)
-        _compress_to(partial, job, plan, reader, lengths, journal)
-        rename(partial, path)
-        sorted_path.unlink(missing_ok=True)
-        journal.delete()
-        return journal.resumed
+            plan, lengths = _size(job, reader.chunks())
+        journal.write_plan(dataclasses.asdict(plan))
+    _compress_to(partial, job, plan, reader, lengths, journal)
+    rename(partial, path)
+    _beside(path, "sorted").unlink(missing_ok=True)
+    journal.delete()
 
 
 def _size(job: Job, chunks: Chunks, slot_of: np.ndarray | None = None) -> tuple[Plan, np.ndarray]:
@@ -158,7 +180,8 @@ def _size_sorting(job: Job, reader: SortedRows) -> tuple[Plan, np.ndarray]:
         raise ValueError("want a job with an order")
     check_space(reader.path, job.num_rows * job.codec.row_bytes)
     as_they_are = ArrayRows(job.features, job.codec, job.step)
-    return _size(job, reader.deal(as_they_are.chunks(), job.slot_of), job.slot_of.numpy())
+    plan, lengths = _size(job, reader.deal(as_they_are.chunks(), job.slot_of), job.slot_of.numpy())
+    return dataclasses.replace(plan, sorted_checksums=reader.checksums), lengths
 
 
 def _with_overflow(
@@ -166,17 +189,39 @@ def _with_overflow(
 ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor, int]]:
     """lengths: from `_size`, or None to measure again; first_overflow: how many rows before row `first` overflow.
     Yields, for each chunk from row `first` on: its first row, its rows, their places in the overflow area (int64 [n];
-    -1 for those that do not go there), and how many rows up to the chunk's end do so."""
-    chunks = _with_progress(reader.chunks(first), "compressing", job, first)
-    for at, chunk in chunks:
+    -1 for those that do not go there), and how many rows up to the chunk's end do so. Raises LostWorkError if other
+    rows overflow than the plan says."""
+    compact = plan.slot_bytes < job.codec.row_bytes
+    for at, chunk in _with_progress(reader.chunks(first), "compressing", job, first):
         if lengths is None:
             measured = backend.measure(job.codec.form, chunk).numpy()
         else:
             measured = lengths[at : at + len(chunk)]
-        spills = (measured > plan.slot_bytes) & (plan.slot_bytes < job.codec.row_bytes)
+        spills = (measured > plan.slot_bytes) & compact
         counts = first_overflow + np.cumsum(spills, dtype=np.int64)
         first_overflow = int(counts[-1])
+        if first_overflow > plan.num_overflow:
+            break
         yield at, chunk, torch.from_numpy(np.where(spills, counts - 1, -1)), first_overflow
+    if first_overflow != plan.num_overflow:
+        raise LostWorkError("want the features as they were when their rows were measured, got others")
+
+
+def _encode(
+    job: Job, first: int, chunk: torch.Tensor, places: torch.Tensor, out: CompressedRows, first_overflow: int = 0
+) -> None:
+    """The arguments are what `_with_overflow` yields. Raises ValueError naming the row that fitted its slot when it was
+    measured and does not now, or the other way round."""
+    try:
+        backend.encode(job.codec.form, chunk, places, out, first_overflow=first_overflow, first_row=first)
+    except ValueError as error:
+        spills = backend.measure(job.codec.form, chunk) > out.slot_bytes
+        changed = torch.nonzero(spills != (places >= 0)).flatten()
+        if len(changed) == 0:
+            raise
+        slot = first + int(changed[0])
+        row = slot if job.order is None else int(job.order[slot])
+        raise ValueError(f"features: row {row} changed while the store was built") from error
 
 
 def _compress_to(
@@ -193,10 +238,8 @@ def _compress_to(
         if job.slot_of is not None:
             writer.write("slot_of", job.slot_of)
 
-        def write(end: int, part: CompressedRows, part_overflow: int, overflow_end: int) -> None:
-            writer.write("bitmask", part.bitmask)
-            writer.write("slots", part.slots[: part.num_rows * part.slot_bytes])
-            writer.write("overflow", part.overflow[: part_overflow * part.row_bytes])
+        def write(end: int, part: CompressedRows, overflow_end: int) -> None:
+            writer.write_rows(part)
             os.fsync(fd)
             sections = {name: writer.sections[name].take_state() for name in _GROWING}
             journal.write_chunk({"rows": end, "overflow": overflow_end, "sections": sections})
@@ -206,12 +249,13 @@ def _compress_to(
             for first, chunk, places, overflow_end in _with_overflow(
                 job, plan, reader, lengths, rows_done, overflow_done
             ):
-                part_overflow = overflow_end - overflow_done
-                part = CompressedRows.empty(len(chunk), job.codec.row_bytes, plan.slot_bytes, part_overflow)
-                backend.encode(job.codec.form, chunk, places, part, first_overflow=overflow_done, first_row=first)
+                part = CompressedRows.empty(
+                    len(chunk), job.codec.row_bytes, plan.slot_bytes, overflow_end - overflow_done
+                )
+                _encode(job, first, chunk, places, part, overflow_done)
                 if pending is not None:
                     pending.result()
-                pending = pool.submit(write, first + len(chunk), part, part_overflow, overflow_end)
+                pending = pool.submit(write, first + len(chunk), part, overflow_end)
                 overflow_done = overflow_end
             if pending is not None:
                 pending.result()
@@ -221,10 +265,13 @@ def _compress_to(
 
 
 def _go_on(writer: StoreWriter, journal: Journal) -> tuple[int, int]:
-    """Puts the writer where the journal's last chunk ended. Returns how many rows and overflow rows are written."""
+    """Puts the writer where the journal's last chunk ended. Returns how many rows and overflow rows are written. Raises
+    LostWorkError if the file does not have them."""
     for chunk in journal.chunks:
         for name in _GROWING:
             writer.sections[name].put_state(chunk["sections"][name])
+    for name in _GROWING:
+        writer.sections[name].check_written()
     last = journal.chunks[-1] if journal.chunks else {"rows": 0, "overflow": 0}
     return last["rows"], last["overflow"]
 

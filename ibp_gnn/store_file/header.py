@@ -42,7 +42,7 @@ import torch
 
 from .. import _native
 from ..codec import Codec
-from ..forms import Form
+from ..forms import Form, short
 from ..rows import dtype_from_name
 
 VERSION = 1
@@ -54,7 +54,9 @@ _PREAMBLE = struct.Struct("<8sIIQQII")
 PREAMBLE_BYTES = _PREAMBLE.size
 _PAGE = 4096
 _MAX_DESCRIPTION_BYTES = 1 << 20
-_MAX_ROWS = 1 << 48
+_MAX_ROWS = _MAX_SIZE = 1 << 48
+# Codec "dict" has 16 symbols of 2 bytes for each value at most, and some for all of them.
+_MAX_TABLE_BYTES_PER_ROW_BYTE = 64
 _TABLE_DTYPES = ("uint8", "uint16", "uint32", "uint64", "int32", "int64")
 
 FormatError = _native.FormatError
@@ -123,6 +125,10 @@ class StoreHeader:
             ],
         }
 
+    @property
+    def table_bytes(self) -> int:
+        return sum(math.prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in self.tables)
+
     @functools.cached_property
     def sections(self) -> dict[str, Section]:
         return {section.name: section for section in self._sections_from(self.data_offset)}
@@ -130,7 +136,7 @@ class StoreHeader:
     def _sections_from(self, offset: int) -> Iterator[Section]:
         slack = _native.cpu.SLACK_BYTES
         lengths = {
-            "tables": sum(math.prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in self.tables),
+            "tables": self.table_bytes,
             "slot_of": 4 * self.num_rows if self.ordered else 0,
             "bitmask": (self.num_rows + 31) // 32 * 4,
             "slots": self.num_rows * self.slot_bytes + slack,
@@ -160,7 +166,7 @@ class StoreHeader:
         """The codec with these bytes of the section `tables`. Raises FormatError if they make none."""
         cls = _forms().get(self.codec_kind)
         if cls is None:
-            raise FormatError(f"codec: want one of {sorted(_forms())}, got {self.codec_kind!r}")
+            raise FormatError(f"codec: want one of {sorted(_forms())}, got {short(self.codec_kind)}")
         parts, at = dict(self.codec_parameters), 0
         for name, dtype, shape in self.tables:
             count = math.prod(shape)
@@ -266,7 +272,7 @@ def parse(preamble: Preamble, start: bytes) -> StoreHeader:
         raise FormatError(f"want {header.file_bytes} bytes as its description says, got {preamble.file_bytes}")
     if members["sections"] != header.members()["sections"]:
         wanted, got = header.members()["sections"], members["sections"]
-        raise FormatError(f"sections: want {wanted} from the other members, got {got}")
+        raise FormatError(f"sections: want {wanted} from the other members, got {short(got)}")
     return header
 
 
@@ -290,26 +296,28 @@ def _from_members(members: Any) -> StoreHeader:
     _check_members("codec", codec, {"kind": str, "parameters": dict, "tables": list})
     for name, value in codec["parameters"].items():
         if type(value) not in (bool, int, float, str):
-            raise FormatError(f"codec parameter {name!r}: want a number, a bool or a string, got {value!r}")
+            got = type(value).__name__
+            raise FormatError(f"codec parameter {short(name)}: want a number, a bool or a string, got {got}")
     tables = []
     for table in codec["tables"]:
         _check_members("codec table", table, {"name": str, "dtype": str, "shape": list})
         _check_sizes("codec table", table["shape"], least=0)
         if table["dtype"] not in _TABLE_DTYPES:
-            raise FormatError(f"codec table: want one of {list(_TABLE_DTYPES)}, got {table['dtype']!r}")
+            raise FormatError(f"codec table: want one of {list(_TABLE_DTYPES)}, got {short(table['dtype'])}")
         if table["name"] in codec["parameters"]:
-            raise FormatError(f"codec table: want a name that is no parameter, got {table['name']!r}")
+            raise FormatError(f"codec table: want a name that is no parameter, got {short(table['name'])}")
         tables.append((table["name"], table["dtype"], tuple(table["shape"])))
     if members["byte_order"] != "little":
-        raise FormatError(f"byte_order: want 'little', got {members['byte_order']!r}")
+        raise FormatError(f"byte_order: want 'little', got {short(members['byte_order'])}")
     if members["row_format"] != _native.cpu.FORMAT_VERSION:
-        raise FormatError(f"row_format: want {_native.cpu.FORMAT_VERSION}, got {members['row_format']}")
+        raise FormatError(f"row_format: want {_native.cpu.FORMAT_VERSION}, got {short(members['row_format'])}")
     _check_sizes("row_shape", members["row_shape"], least=1)
     sections = members["sections"]
     for section in sections:
         _check_members("section", section, {"name": str, "offset": int, "bytes": int})
     if tuple(section["name"] for section in sections) != SECTION_NAMES:
-        raise FormatError(f"sections: want {list(SECTION_NAMES)}, got {[section['name'] for section in sections]}")
+        names = [section["name"] for section in sections]
+        raise FormatError(f"sections: want {list(SECTION_NAMES)}, got {short(names)}")
     try:
         dtype = dtype_from_name(members["dtype"])
     except ValueError as error:
@@ -335,10 +343,10 @@ def _check(header: StoreHeader) -> None:
 
     def within(name: str, value: int, low: int, high: int) -> None:
         if not low <= value <= high:
-            raise FormatError(f"{name}: want {low} to {high}, got {value}")
+            raise FormatError(f"{name}: want {low} to {high}, got {short(value)}")
 
     within("row_bytes", header.row_bytes, 1, most_bytes)
-    within("num_rows", header.num_rows, 1, (2**31 - 1) if header.ordered else _MAX_ROWS)
+    within("num_rows", header.num_rows, 0, (2**31 - 1) if header.ordered else _MAX_ROWS)
     compact = header.slot_bytes < header.row_bytes
     within("slot_bytes", header.slot_bytes, _native.cpu.OVERFLOW_INDEX_BYTES if compact else 1, most_bytes)
     within("lead_bytes", header.lead_bytes, 0, header.slot_bytes)
@@ -346,11 +354,12 @@ def _check(header: StoreHeader) -> None:
     within("block_bytes", header.block_bytes, _PAGE, 1 << 26)
     if header.block_bytes % _PAGE:
         raise FormatError(f"block_bytes: want a multiple of {_PAGE}, got {header.block_bytes}")
+    within("table bytes", header.table_bytes, 0, _MAX_TABLE_BYTES_PER_ROW_BYTE * header.row_bytes)
 
 
 def _check_members(what: str, members: Any, wanted: dict[str, type]) -> None:
     if not isinstance(members, dict) or set(members) != set(wanted):
-        got = sorted(members) if isinstance(members, dict) else type(members).__name__
+        got = short(sorted(members)) if isinstance(members, dict) else type(members).__name__
         raise FormatError(f"{what}: want an object of {sorted(wanted)}, got {got}")
     for name, kind in wanted.items():
         if type(members[name]) is not kind:  # a bool is no int here
@@ -358,8 +367,13 @@ def _check_members(what: str, members: Any, wanted: dict[str, type]) -> None:
 
 
 def _check_sizes(what: str, sizes: list[Any], least: int) -> None:
-    if len(sizes) > 64 or not all(type(size) is int and least <= size < 1 << 48 for size in sizes):
-        raise FormatError(f"{what}: want at most 64 sizes of at least {least}, got {str(sizes)[:200]}")
+    if len(sizes) > 64 or not all(type(size) is int and least <= size <= _MAX_SIZE for size in sizes):
+        raise FormatError(f"{what}: want at most 64 sizes from {least} to {_MAX_SIZE}, got {_sizes_as_text(sizes)}")
+
+
+def _sizes_as_text(sizes: list[Any]) -> str:
+    """What is no size is named by its type: it may be nested too deep to be shown."""
+    return short([size if type(size) is int else type(size).__name__ for size in sizes[:100]])
 
 
 def _text(header: StoreHeader) -> bytes:

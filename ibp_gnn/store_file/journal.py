@@ -7,8 +7,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+from .file_io import sync_folder, write_all
 from .locks import open_locked
-from .writing import sync_folder, write_all
+
+_VERSION = 2  # of the lines
+
+
+class LostWorkError(OSError):
+    """What an earlier build has written, as its journal says, is not there any more."""
 
 
 class Journal:
@@ -23,17 +29,24 @@ class Journal:
             self._fd = open_locked(path)
         except BlockingIOError as error:
             raise BlockingIOError(f"{path}: another process is building this store") from error
-        source = json.loads(json.dumps(source))
+        source = json.loads(json.dumps({"journal": _VERSION, **source}))
+        self._source = {"source": source}
         lines, self._end = _read_lines(self._fd)
-        self.resumed = bool(lines) and lines[0] == {"source": source}
-        if not self.resumed:
-            lines, self._end = [], 0
-        os.ftruncate(self._fd, self._end)
-        self.plan: dict[str, Any] | None = lines[1]["plan"] if len(lines) > 1 else None
-        self.chunks: list[dict[str, Any]] = lines[2:]
-        if not self.resumed:
-            self._append({"source": source})
+        self.resumed = bool(lines) and lines[0] == self._source
+        self.plan: dict[str, Any] | None = None
+        self.chunks: list[dict[str, Any]] = []
+        if self.resumed:
+            os.ftruncate(self._fd, self._end)
+            self.plan, self.chunks = lines[1]["plan"] if len(lines) > 1 else None, lines[2:]
+        else:
+            self.start_over()
             sync_folder(path)
+
+    def start_over(self) -> None:
+        """Forgets all that was done."""
+        self.plan, self.chunks, self._end = None, [], 0
+        os.ftruncate(self._fd, 0)
+        self._append(self._source)
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         self._append({"plan": plan})

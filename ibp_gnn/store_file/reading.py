@@ -19,6 +19,7 @@ from tqdm import tqdm
 from .. import _native
 from ..codec import Codec
 from ..compressed_rows import CompressedRows
+from .file_io import read_at, read_into
 from .header import PREAMBLE_BYTES, FormatError, Section, StoreHeader, parse, parse_preamble
 
 _BLOCKS_PER_TASK = 16
@@ -97,10 +98,7 @@ class StoreFile:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             buffers = {
-                name: torch.frombuffer(
-                    mapping, dtype=torch.uint8, count=self.section(name).nbytes, offset=self.section(name).offset
-                )
-                for name in _ROW_SECTIONS
+                name: bytes_of(mapping, self.section(name).offset, self.section(name).nbytes) for name in _ROW_SECTIONS
             }
         return self.rows_from(buffers)
 
@@ -182,26 +180,38 @@ class StoreFile:
         if not hasattr(self._scratch, "buffer") or len(self._scratch.buffer) != end - start:
             self._scratch.buffer = bytearray(end - start)
         block = self._scratch.buffer
-        got = os.preadv(self._fd, [block], start)
+        got = read_into(self._fd, block, start)
         number = section.first_block + index
         found, wanted = zlib.crc32(block), int(self._checksums[number])
         if got != end - start or found != wanted:
             where = f"block {index} of section {section.name!r}, bytes {start} to {end} of the file"
             if got != end - start:
-                raise FormatError(f"{self.path}: {where}: want them all, got {got}")
+                raise FormatError(f"{self.path}: {where}: want {end - start} bytes, got {got}: the file was cut off")
             raise FormatError(f"{self.path}: {where}: want checksum {wanted:#010x}, got {found:#010x}")
         self._checked[number] = True
         return block
 
     def _read_header(self) -> tuple[StoreHeader, np.ndarray]:
         file_bytes = os.fstat(self._fd).st_size
-        preamble = parse_preamble(os.pread(self._fd, PREAMBLE_BYTES, 0), file_bytes)
-        header = parse(preamble, os.pread(self._fd, preamble.data_offset, 0))
-        checksums = os.pread(self._fd, 4 * header.num_blocks, header.checksums_offset)
+        preamble = parse_preamble(read_at(self._fd, PREAMBLE_BYTES, 0), file_bytes)
+        header = parse(preamble, self._read(preamble.data_offset, 0, "header"))
+        checksums = self._read(4 * header.num_blocks, header.checksums_offset, "list of checksums")
         if zlib.crc32(checksums) != preamble.checksums_crc32:
             got = zlib.crc32(checksums)
             raise FormatError(f"list of checksums: want checksum {preamble.checksums_crc32:#010x}, got {got:#010x}")
         return header, np.frombuffer(checksums, "<u4")
+
+    def _read(self, length: int, offset: int, what: str) -> bytes:
+        data = read_at(self._fd, length, offset)
+        if len(data) != length:
+            raise FormatError(f"{what}: want {length} bytes, got {len(data)}: the file was cut off")
+        return data
+
+
+def bytes_of(mapping: mmap.mmap, start: int, length: int) -> torch.Tensor:
+    """uint8 [length], sharing memory with the mapping; length may be 0."""
+    whole = torch.frombuffer(mapping, dtype=torch.uint8)
+    return whole[start : start + length]
 
 
 def _in_parallel(work: Callable[[Section, int], object], blocks: Iterable[tuple[Section, int]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,8 @@ import torch
 from ..codec import Codec
 from ..mapped_arrays import page_releaser
 from ..rows import as_tensor, to_bytes
-from .writing import write_all
+from .file_io import read_into, write_all
+from .journal import LostWorkError
 
 # Buffers of up to 32 MiB are what glibc's allocator uses again; longer ones it gets from the system each time, page by
 # page.
@@ -38,7 +40,8 @@ def chunk_length(chunk_rows: int | None, row_bytes: int) -> int:
 
 
 class ArrayRows:
-    """Rows of an array as they are, or picked in an order. Pages of a memory-mapped file do not stay in memory."""
+    """Rows of an array as they are, or picked in an order. Pages of a memory-mapped file do not stay in memory. Chunks
+    are copies."""
 
     def __init__(self, features: Any, codec: Codec, step: int, order: torch.Tensor | None = None) -> None:
         """features: [n, *row_shape] tensor, NumPy array or memmap; order: int [n], the row of each slot."""
@@ -62,7 +65,13 @@ class ArrayRows:
         if self._order is not None:
             picked = self._order[where].to(torch.int64)
             where = picked.numpy() if isinstance(self._features, np.ndarray) else picked.to(self._features.device)
-        chunk = as_tensor(self._features[where], "features").cpu()
+        rows = self._features[where]
+        # A slice shows what others write to the features while it is worked on.
+        if isinstance(where, slice) and isinstance(rows, np.ndarray):
+            rows = np.array(rows, order="C")
+        elif isinstance(where, slice) and not rows.is_cuda:
+            rows = rows.clone()
+        chunk = as_tensor(rows, "features").cpu()
         self._release(where if isinstance(where, slice) else None)
         self._codec.check_rows(chunk)
         return to_bytes(chunk)
@@ -72,11 +81,15 @@ class SortedRows:
     """Rows picked in an order from more bytes than should be read at random: first they are dealt to partitions of a
     file of their own, each a range of slots that fits in memory (`deal`); then the partitions are read in turn."""
 
-    def __init__(self, path: Path, order: torch.Tensor, row_bytes: int, step: int) -> None:
-        """order: int32 [n], the row of each slot."""
+    def __init__(
+        self, path: Path, order: torch.Tensor, row_bytes: int, step: int, checksums: list[int] | None = None
+    ) -> None:
+        """order: int32 [n], the row of each slot. checksums: those of a file that another object has dealt; None if
+        `deal` is still to be called."""
         self.path, self._order, self._row_bytes, self._step = path, order, row_bytes, step
         self.num_rows = len(order)
         self._partition_rows = max(1, _PARTITION_BYTES // row_bytes // step) * step
+        self.checksums = checksums or []  # CRC-32 of each partition
 
     def deal(
         self, chunks: Iterator[tuple[int, torch.Tensor]], slot_of: torch.Tensor
@@ -84,6 +97,7 @@ class SortedRows:
         """chunks: of the rows as they are; slot_of: int32 [n], the inverse of the order. Yields the chunks on, dealt.
         At the end, the file is on the disk."""
         cursors = np.arange(0, self.num_rows, self._partition_rows, dtype=np.int64)
+        self.checksums = [0] * len(cursors)
         with open(self.path, "wb", buffering=0) as file:
             for first, rows in chunks:
                 partitions = slot_of[first : first + len(rows)].numpy() // self._partition_rows
@@ -92,24 +106,38 @@ class SortedRows:
                 for partition, count in enumerate(np.bincount(partitions, minlength=len(cursors)).tolist()):
                     part = np.ascontiguousarray(by_partition[at : at + count]).reshape(-1)
                     write_all(file.fileno(), part, int(cursors[partition]) * self._row_bytes)
+                    self.checksums[partition] = zlib.crc32(part.data, self.checksums[partition])
                     at += count
                     cursors[partition] += count
                 yield first, rows
             os.fsync(file.fileno())
 
     def chunks(self, first: int = 0) -> Iterator[tuple[int, torch.Tensor]]:
+        """Raises LostWorkError if the file is not what was dealt."""
         for start in range(first // self._partition_rows * self._partition_rows, self.num_rows, self._partition_rows):
             ids = self._order[start : start + self._partition_rows].numpy()
             place = np.empty(len(ids), np.int64)  # of each slot's row in the partition, which is in the order of ids
             place[np.argsort(ids, kind="stable")] = np.arange(len(ids))
             shape = (len(ids), self._row_bytes)
-            rows = np.fromfile(self.path, np.uint8, len(ids) * self._row_bytes, offset=start * self._row_bytes)
-            if rows.size != len(ids) * self._row_bytes:
-                raise OSError(f"{self.path}: want {self.num_rows * self._row_bytes} bytes, got fewer")
-            rows = rows.reshape(shape)
+            rows = self._read(start, shape)
             for at in range(max(first, start), start + len(ids), self._step):
                 yield at, torch.from_numpy(rows[place[at - start : at - start + self._step]])
             del rows  # before the next partition comes
+
+    def _read(self, start: int, shape: tuple[int, int]) -> np.ndarray:
+        """uint8 of that shape: the rows of the partition that starts with slot `start`."""
+        rows = np.empty(shape, np.uint8)
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                got = read_into(file.fileno(), rows.reshape(-1), start * self._row_bytes)
+        except FileNotFoundError as error:
+            raise LostWorkError(f"{self.path}: want the sorted rows, got no such file") from error
+        if got != rows.size:
+            raise LostWorkError(f"{self.path}: want {self.num_rows * self._row_bytes} bytes, got fewer")
+        wanted, found = self.checksums[start // self._partition_rows], zlib.crc32(rows.data)
+        if found != wanted:
+            raise LostWorkError(f"{self.path}: want sorted rows of checksum {wanted:#010x}, got {found:#010x}")
+        return rows
 
 
 def _one_ahead(read: Callable[[int], tuple[int, torch.Tensor]], places: range) -> Iterator[tuple[int, torch.Tensor]]:

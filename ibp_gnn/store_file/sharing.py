@@ -16,8 +16,9 @@ from pathlib import Path
 
 import torch
 
+from .file_io import read_at, write_all
 from .locks import is_at
-from .reading import StoreFile
+from .reading import StoreFile, bytes_of
 from .writing import check_space, free_bytes
 
 FOLDER = Path("/dev/shm")
@@ -71,7 +72,7 @@ class SharedRows:
 
     def _is_complete(self) -> bool:
         is_sized = os.fstat(self._fd).st_size == self._mark + _PAGE
-        return is_sized and os.pread(self._fd, len(_COMPLETE), self._mark) == _COMPLETE
+        return is_sized and read_at(self._fd, len(_COMPLETE), self._mark) == _COMPLETE
 
     def _fill(self, file: StoreFile, starts: dict[str, int]) -> None:
         os.ftruncate(self._fd, 0)
@@ -87,14 +88,11 @@ class SharedRows:
                 error.errno, f"{self.path}: want {wanted_bytes} bytes of shared memory, got {free} free ({error})"
             ) from error
         file.read_into(self._map(file, starts))
-        os.pwrite(self._fd, _COMPLETE, self._mark)
+        write_all(self._fd, _COMPLETE, self._mark)
 
     def _map(self, file: StoreFile, starts: dict[str, int]) -> dict[str, torch.Tensor]:
         mapping = mmap.mmap(self._fd, self._mark + _PAGE)
-        return {
-            part: torch.frombuffer(mapping, dtype=torch.uint8, count=file.section(part).nbytes, offset=start)
-            for part, start in starts.items()
-        }
+        return {part: bytes_of(mapping, start, file.section(part).nbytes) for part, start in starts.items()}
 
 
 def _let_go(fd: int, path: Path, pid: int) -> None:
