@@ -20,7 +20,10 @@ def split_index(key: Any, num_rows: int) -> tuple[torch.Tensor, tuple[Any, ...]]
     Raises IndexError for a row that is not there, a mask of another length and ids of another dtype, ValueError for a
     slice that runs backwards; torch refuses those, too.
     """
-    first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
+    in_tuple = isinstance(key, tuple)
+    if in_tuple and not key:
+        return None
+    first, rest = (key[0], key[1:]) if in_tuple else (key, ())
     if isinstance(first, slice):
         return _split_slice(first, rest, num_rows)
     if _is_integer(first):
@@ -28,7 +31,7 @@ def split_index(key: Any, num_rows: int) -> tuple[torch.Tensor, tuple[Any, ...]]
         if not -num_rows <= row < num_rows:
             raise IndexError(f"index: want a row in [{-num_rows}, {num_rows}), got {row}")
         return torch.tensor([row % num_rows]), (0, *rest)
-    ids = _as_ids(first)
+    ids = _as_ids(first, nested=in_tuple)
     return None if ids is None else _split_ids(ids, rest, num_rows)
 
 
@@ -71,15 +74,23 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _as_ids(value: Any) -> torch.Tensor | None:
-    """An index of several rows as a tensor; None for what is no such thing."""
+def _as_ids(value: Any, nested: bool) -> torch.Tensor | None:
+    """An index of several rows as a tensor; None for what is no such thing.
+
+    nested: whether lists of lists will do. By itself, one is a tuple to some versions of torch and ids to others."""
     if isinstance(value, torch.Tensor):
         return value
     if not isinstance(value, (list, tuple, range, np.ndarray)):
         return None
-    if not isinstance(value, np.ndarray) and len(value) == 0:
+    if len(value) == 0:
         return torch.zeros(0, dtype=torch.int64)
-    try:
-        return torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError):  # a list of slices or of ragged lists: torch says what it thinks
+    if not nested and not isinstance(value, np.ndarray) and any(isinstance(part, torch.Tensor) for part in value):
         return None
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "biu" or (array.ndim > 1 and not nested):
+            return None
+    except ValueError:  # a ragged list
+        return None
+    # As torch takes them: uint8 is a mask, other integers are ids.
+    return torch.tensor(array if array.dtype in (np.bool_, np.uint8) else array.astype(np.int64))
