@@ -9,10 +9,11 @@ It knows its shape, dtype and device without a row. Four kinds of operations:
   the FeatureTensor lives.
 
 What operations return are ordinary tensors of the user's own, rows and views too: writing to one changes neither the
-graph nor what is read from here later.
+graph nor what is read from here later. (A NumPy array made from a view may share its memory with rows that are kept:
+torch cannot tell when that is written to.)
 
 torch asks `__torch_function__` about all that Python code does with a tensor. C++ code that was handed the tensor
-itself (TorchScript, DLPack) ends in `__torch_dispatch__`, which decodes, too.
+itself (TorchScript, torch.as_tensor) ends in `__torch_dispatch__`, which decodes, too.
 """
 
 from __future__ import annotations
@@ -87,6 +88,10 @@ class FeatureTensor(torch.Tensor):
         kept: where all rows stay once they have been decoded, for others to find; None: here."""
         device = torch.empty(0, device=device).device  # "cuda" is the current one
         self: FeatureTensor = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        if hasattr(torch._C, "_set_throw_on_mutable_data_ptr"):
+            # There is no memory behind it: C++ code that looks for some raises, instead of reading address 0.
+            with torch._C.DisableTorchFunctionSubclass():
+                torch._C._set_throw_on_mutable_data_ptr(self)
         self._gather, self._kept, self._shares = gather, kept or KeptRows(), kept is not None
         return self
 
@@ -216,8 +221,8 @@ def _read_some(x: FeatureTensor, name: str, args: tuple[Any, ...], kwargs: dict[
         if split is None:
             return NotImplemented
         ids, local = split
-        rows = x._gather(ids)
-        return rows[local] if local else rows
+        rows = x._gather(ids.reshape(-1))
+        return rows[local] if local else rows.view(*ids.shape, *rows.shape[1:])
     if name == "index_select":
         named = dict(zip(("dim", "index"), args, strict=False)) | kwargs
         out = named.pop("out", None)

@@ -13,9 +13,11 @@ def split_index(key: Any, num_rows: int) -> tuple[torch.Tensor, tuple[Any, ...]]
     """Split an index of a tensor x with num_rows rows into a choice of rows and an index of the rows chosen.
 
     key: what torch accepts in x[key]: integers, slices, lists, int32/int64 tensors, masks, NumPy arrays, tuples.
-    Returns (ids, local) with ids [k] int64 in [0, num_rows), such that x[key] equals x[ids][local]; local is () where
-    x[ids] is the answer. Returns None where all rows are needed, or where it takes torch to tell (a mask of several
-    dimensions, x[None], x[...]).
+    Returns (ids, local) with ids int64 in [0, num_rows), such that x[key] equals x[ids][local]. Where x[ids] is the
+    answer, local is () and ids may have any number of dimensions; else ids are [k].
+
+    Returns None where all rows are needed, or where it takes torch to tell (a mask of several dimensions, x[None],
+    x[...]).
 
     Raises IndexError for a row that is not there, a mask of another length and ids of another dtype, ValueError for a
     slice that runs backwards; torch refuses those, too.
@@ -53,18 +55,18 @@ def _split_ids(ids: torch.Tensor, rest: tuple[Any, ...], num_rows: int) -> tuple
         ids = ids.nonzero()[:, 0]
     elif ids.dtype not in (torch.int32, torch.int64):
         raise IndexError(f"index: want int32, int64 or a mask, got {ids.dtype}")
-    flat = ids.reshape(-1).long()
-    if len(flat):
-        low, high = int(flat.min()), int(flat.max())
+    ids = ids.long()
+    if ids.numel():
+        low, high = int(ids.min()), int(ids.max())
         if low < -num_rows or high >= num_rows:
             bad = low if low < -num_rows else high
             raise IndexError(f"index: want rows in [{-num_rows}, {num_rows}), got {bad}")
         if low < 0:
-            flat = torch.where(flat < 0, flat + num_rows, flat)
-    if ids.ndim == 1 and not rest:
-        return flat, ()
+            ids = torch.where(ids < 0, ids + num_rows, ids)
+    if not rest:
+        return ids, ()
     # Row i of those chosen stands at the place of the i-th id, whatever the rest of the index makes of it.
-    return flat, (torch.arange(len(flat)).view(ids.shape), *rest)
+    return ids.reshape(-1), (torch.arange(ids.numel()).view(ids.shape), *rest)
 
 
 def _is_integer(value: Any) -> bool:
