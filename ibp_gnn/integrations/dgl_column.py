@@ -148,9 +148,9 @@ class SourceColumn(Column):
         """Ordinary pickling: the compressed source travels, or, for a small part of it, just the rows."""
         if not self._is_small():
             return _rebuild_column, (self.handle, self._state())
-        rows = self.data.all_rows()
-        state = self._state() | {"index": None, "casts": ()}
-        return _rebuild_column, (SourceHandle(TensorRows(rows)), state)
+        # As bytes: torch pickles float8 and uint16 tensors so that they cannot be loaded.
+        rows = self.data.all_rows().contiguous()
+        return _rebuild_part, (rows.view(torch.uint8), rows.dtype, self._state() | {"index": None, "casts": ()})
 
     def gather(self, ids: torch.Tensor | None) -> torch.Tensor:
         """Decode the rows with the given numbers, [k] int32/int64, None for all, onto the device of `data`."""
@@ -272,6 +272,10 @@ def _rebuild_column(handle: SourceHandle, state: dict[str, Any], rows: torch.Ten
     if rows is not None:
         column.kept.keep(rows)
     return column
+
+
+def _rebuild_part(rows: torch.Tensor, dtype: torch.dtype, state: dict[str, Any]) -> SourceColumn:
+    return SourceColumn(SourceHandle(TensorRows(rows.view(dtype))), **state)
 
 
 def _send_scheme(scheme: Scheme) -> tuple[type[Scheme], tuple[Any, ...]]:
