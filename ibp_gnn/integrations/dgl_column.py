@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import uuid
 import warnings
 import weakref
@@ -97,10 +98,10 @@ class SourceColumn(Column):
     def data(self) -> FeatureTensor:
         """All rows of the column, as a tensor that decodes them when they are needed."""
         shape = (len(self), *self.handle.shape[1:])
-        # A column of its own to read from: this one may become an ordinary one while the tensor lives.
-        column = self.clone()
+        device = self._read_device(self._flat_index())
         kept = self.kept if self._is_small() else None
-        return FeatureTensor(shape, self.dtype, self._read_device(column._flat_index()), column.gather, kept)
+        # A column of its own to read from: this one may become an ordinary one while the tensor lives.
+        return FeatureTensor(shape, self.dtype, device, self.clone().gather, kept)
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
@@ -140,6 +141,9 @@ class SourceColumn(Column):
         index = self.index
         if isinstance(index, _LazyIndex) or (index is not None and index.is_cuda):
             index.record_stream(stream)
+        rows = self.kept.get()
+        if rows is not None and rows.is_cuda:
+            rows.record_stream(stream)
 
     def __repr__(self) -> str:
         return f"SourceColumn(rows={len(self)}, shape={self.shape}, dtype={self.dtype})"
@@ -176,7 +180,7 @@ class SourceColumn(Column):
         warnings.warn(
             f"all {len(self)} rows of an attached feature are decoded: {num_bytes / 1e9:.1f} GB. If some rows do, "
             "call ibp_gnn.fetch(g, key, ids) or index the feature, as in g.ndata[key][ids]",
-            stacklevel=4,
+            stacklevel=_depth_of_the_caller(),
         )
 
     def _flat_index(self) -> torch.Tensor | None:
@@ -202,6 +206,15 @@ class SourceColumn(Column):
             return rows
 
 
+def _depth_of_the_caller() -> int:
+    """For a warning of the function that calls this: how far up the first line outside of this folder is."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_FOLDER):
+        depth, frame = depth + 1, frame.f_back
+    return depth
+
+
+_FOLDER = os.path.dirname(__file__)
 _STATE = ("index", "device", "casts", "fetch_device")  # of a SourceColumn, besides its handle
 
 

@@ -168,13 +168,32 @@ def test_one_warning_when_more_than_a_gigabyte_is_decoded() -> None:
         repr(g.ndata["feat"]), str(g)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for sub in (g, g.clone(), g.subgraph(torch.arange(1000)), dgl.to_half(g)):
+        for sub in (g, g.clone(), g.subgraph(torch.arange(1000))):
             sub.ndata["feat"].expand(1000, 250_001)
-    assert len(caught) == 1 and "ibp_gnn.fetch" in str(caught[0].message) and "1.0 GB" in str(caught[0].message)
+    ours = [warning for warning in caught if "attached feature" in str(warning.message)]
+    assert len(ours) == 1 and "ibp_gnn.fetch" in str(ours[0].message) and "1.0 GB" in str(ours[0].message)
+    assert ours[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         attach(dgl.graph(([0], [1]), num_nodes=999), "feat", TensorSource(torch.zeros(999, 1)))
         g.subgraph(torch.arange(999)).ndata["feat"].expand(999, 250_001)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_features_on_a_gpu(attached: Attached) -> None:
+    frame = attached.g._node_frames[0].to(torch.device("cuda"))  # as graph.to("cuda") with a CUDA build of DGL
+    x = frame["feat"]
+    assert x.is_cuda and x.device.index is not None and attached.rows == 0
+    assert_bitwise_equal(x[torch.tensor([3, 1])], attached.x[[3, 1]].cuda())
+    assert_bitwise_equal(x[torch.tensor([3, 1], device="cuda")], attached.x[[3, 1]].cuda())
+    assert attached.rows == 4
+    small = frame.subframe(torch.tensor([5, 0], device="cuda"))
+    assert_bitwise_equal(small["feat"] * 1, attached.x[[5, 0]].cuda())
+    small.record_stream(torch.cuda.Stream())
+    with pytest.raises(RuntimeError, match=r"store\.update"):
+        small["feat"].mul_(2)
+    assert_bitwise_equal(x.to("cuda", torch.float64), attached.x.cuda().double())
 
 
 # ---- writes
