@@ -163,7 +163,8 @@ class SourceColumn(Column):
         if ids is not None:
             return self.rows(ids, device)
         self._warn_if_many()
-        return self._gather(torch.arange(self.handle.shape[0]) if index is None else index, device)
+        ids = torch.arange(self.handle.shape[0], device="cpu") if index is None else index
+        return self._gather(ids, device)
 
     def _derive(self, **changes: Any) -> SourceColumn:
         return SourceColumn(self.handle, **({name: getattr(self, name) for name in _STATE} | changes))
@@ -275,9 +276,8 @@ def _reduce_handle(handle: SourceHandle) -> tuple[Callable[..., SourceHandle], t
 
 
 def _send_column(column: SourceColumn) -> tuple[Callable[..., SourceColumn], tuple[Any, ...]]:
-    # Rows that a worker has decoded go along. Those of the process that attached the source stay there.
-    rows = None if column.handle.owner_pid == os.getpid() else column.kept.get()
-    return _rebuild_column, (column.handle, column._state(), rows)
+    # Rows that have been decoded, by a worker for one, go along.
+    return _rebuild_column, (column.handle, column._state(), column.kept.get())
 
 
 def _rebuild_column(handle: SourceHandle, state: dict[str, Any], rows: torch.Tensor | None = None) -> SourceColumn:

@@ -32,7 +32,7 @@ def split_index(key: Any, num_rows: int) -> tuple[torch.Tensor, tuple[Any, ...]]
         row = operator.index(first)
         if not -num_rows <= row < num_rows:
             raise IndexError(f"index: want a row in [{-num_rows}, {num_rows}), got {row}")
-        return torch.tensor([row % num_rows]), (0, *rest)
+        return torch.tensor([row % num_rows], device="cpu"), (0, *rest)
     ids = _as_ids(first, nested=in_tuple)
     return None if ids is None else _split_ids(ids, rest, num_rows)
 
@@ -43,7 +43,7 @@ def _split_slice(rows: slice, rest: tuple[Any, ...], num_rows: int) -> tuple[tor
         raise ValueError(f"slice: want a step above 0, got {step}")
     if (start, step) == (0, 1) and stop == num_rows:
         return None
-    return torch.arange(start, max(start, stop), step), (slice(None), *rest) if rest else ()
+    return torch.arange(start, max(start, stop), step, device="cpu"), (slice(None), *rest) if rest else ()
 
 
 def _split_ids(ids: torch.Tensor, rest: tuple[Any, ...], num_rows: int) -> tuple[torch.Tensor, tuple[Any, ...]] | None:
@@ -66,7 +66,7 @@ def _split_ids(ids: torch.Tensor, rest: tuple[Any, ...], num_rows: int) -> tuple
     if not rest:
         return ids, ()
     # Row i of those chosen stands at the place of the i-th id, whatever the rest of the index makes of it.
-    return ids.reshape(-1), (torch.arange(ids.numel()).view(ids.shape), *rest)
+    return ids.reshape(-1), (torch.arange(ids.numel(), device="cpu").view(ids.shape), *rest)
 
 
 def _is_integer(value: Any) -> bool:
@@ -85,7 +85,7 @@ def _as_ids(value: Any, nested: bool) -> torch.Tensor | None:
     if not isinstance(value, (list, tuple, range, np.ndarray)):
         return None
     if len(value) == 0:
-        return torch.zeros(0, dtype=torch.int64)
+        return torch.zeros(0, dtype=torch.int64, device="cpu")
     if not nested and not isinstance(value, np.ndarray) and any(isinstance(part, torch.Tensor) for part in value):
         return None
     try:
@@ -95,4 +95,4 @@ def _as_ids(value: Any, nested: bool) -> torch.Tensor | None:
     except ValueError:  # a ragged list
         return None
     # As torch takes them: uint8 is a mask, other integers are ids.
-    return torch.tensor(array if array.dtype in (np.bool_, np.uint8) else array.astype(np.int64))
+    return torch.tensor(array if array.dtype in (np.bool_, np.uint8) else array.astype(np.int64), device="cpu")

@@ -6,6 +6,7 @@ import copy
 import pickle
 import warnings
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,28 @@ def test_rows_decoded_in_inference_mode_can_be_trained_with(attached: Attached) 
     linear = torch.nn.Linear(DIM, 1)
     (linear(sub.ndata["feat"]).sum() + linear(held).sum()).backward()
     assert linear.weight.grad is not None
+
+
+def test_torchs_default_device_does_not_matter(attached: Attached) -> None:
+    small = attached.g.subgraph([1, 2])
+    with torch.device("meta"):
+        for got, want in (
+            (attached.g.ndata["feat"].clone(), attached.x),
+            (attached.g.ndata["feat"][2:4], attached.x[2:4]),
+            (small.ndata["feat"].contiguous(), attached.x[1:3]),
+        ):
+            assert got.device.type == "cpu"
+            assert_bitwise_equal(got.numpy(), want.numpy())
+
+
+def test_rows_that_were_decoded_travel_between_processes() -> None:
+    attached = Attached()
+    small = attached.g.subgraph([4, 1])
+    small.ndata["feat"].sum()
+    sent = bytes(ForkingPickler.dumps(small))
+    x = attached.x
+    del attached, small  # as in a process that does not have the source
+    assert_bitwise_equal(pickle.loads(sent).ndata["feat"], x[[4, 1]])
 
 
 class HugeSource:

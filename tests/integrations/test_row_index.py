@@ -81,6 +81,17 @@ def test_rows_that_an_index_needs(key: Any, num_rows: int) -> None:
 
 
 @pytest.mark.parametrize(
+    "key", [3, slice(2, 5), [1, 2], [], np.array([True] * N), (slice(2), 1), ([1, 2], 0)], ids=repr
+)
+def test_torchs_default_device_does_not_matter(key: Any) -> None:
+    with torch.device("meta"):
+        split = split_index(key, N)
+    assert split is not None
+    for part in (split[0], *split[1]):
+        assert not isinstance(part, torch.Tensor) or part.device.type == "cpu"
+
+
+@pytest.mark.parametrize(
     "key",
     [slice(None), slice(0, 99), ..., None, True, (), (..., 0), (None, 1), X > 3, (slice(None), 1)]
     + [[[0, 1], [2, 3]], [slice(1), 2], [0.5], [torch.tensor(1), torch.tensor(2)], np.array([[0, 1], [2, 3]]), "a"],
