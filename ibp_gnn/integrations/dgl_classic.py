@@ -6,29 +6,28 @@
         x = blocks[0].srcdata["feat"]                     # the rows of this batch, decoded
     x = ibp_gnn.fetch(g, "feat", ids, device="cuda")      # any rows, at any time
 
-How it works: DGL keeps every feature in a `dgl.frame.Column`. `SourceColumn` is one whose rows live in a
-RowSource. Slicing, cloning, casting and moving a graph only record what to do; rows are decoded when they
-are read:
+What decodes rows, and which:
 
-* DataLoader with prefetch_node_feats or prefetch_edge_feats: the loader calls `SourceColumn.fetch` for the
-  rows of the batch, in the main process (or its prefetch thread), whatever the number of workers;
-* a block or subgraph whose feature is read: its rows, once; from then on it is an ordinary DGL column;
-* `g.ndata["feat"]` on the whole graph, or on a subgraph with more than half of the rows: all of them, into a
-  tensor that nobody keeps, so writing into it in place is lost. DGL does the same read for
-  `g.ndata["feat"][ids]` (call `fetch` instead) and for `"feat" in g.ndata` (ask `g.ndata.keys()`).
+* DataLoader with prefetch_node_feats or prefetch_edge_feats: those of the batch, in the main process (or the
+  loader's prefetch thread), whatever the number of workers. They become an ordinary tensor of the block.
+* `g.ndata["feat"]`, of a graph, subgraph or block: none. It is a tensor (feature_tensor.py) that knows its shape,
+  dtype and device, and decodes what is read from it: `g.ndata["feat"][ids]` these rows, a computation all of them,
+  once for as long as you hold the tensor. If all are more than 1 GB, a warning says so, once for a source.
+* Of a subgraph or block with at most half of the source's rows, all rows stay once they have been decoded. They are
+  those of that moment; later updates of the source do not reach them.
 
-What changes rows (`g.add_nodes`, `g.nodes[ids].data["feat"] = x`), and a few transforms that copy features
-(`dgl.reverse`, `dgl.batch`), decode all rows and leave an ordinary column. Leave the DataLoader's `gpu_cache=`
-unset: it holds rows as float32, uncompressed.
+**Attached features are read only**, in graphs, subgraphs and blocks of any size, before and after a read: what would
+write to `g.ndata["feat"]` in place raises RuntimeError (so does `+=` and `requires_grad_()`). Change rows with
+`store.update`, or assign a tensor of your own: `g.ndata["feat"] = g.ndata["feat"].clone()`. What you compute or index
+from it is an ordinary tensor; writing to that changes nothing in the graph.
+
+What changes rows through the graph (`g.add_nodes`, `g.nodes[ids].data["feat"] = x`), and a few transforms that copy
+features (`dgl.batch`), decode all rows and leave an ordinary feature. Leave the DataLoader's `gpu_cache=` unset: it
+holds rows as float32, uncompressed.
 """
 
 from __future__ import annotations
 
-import os
-import uuid
-import weakref
-from collections.abc import Callable
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -38,7 +37,11 @@ from ibp_gnn.row_source import RowSource
 
 import_dgl()  # before the first import from dgl, which may fail without it
 from dgl import DGLError, DGLGraph  # noqa: E402
-from dgl.frame import Column, Frame, LazyFeature, Scheme, _LazyIndex  # noqa: E402
+from dgl.frame import Column, Frame, LazyFeature  # noqa: E402
+from dgl.transforms import RowFeatNormalizer  # noqa: E402
+
+from .dgl_column import SourceColumn, SourceHandle  # noqa: E402
+from .feature_tensor import FeatureTensor  # noqa: E402
 
 __all__ = ["SourceColumn", "attach", "detach", "fetch"]
 
@@ -73,7 +76,7 @@ def attach(
     if source.shape[0] != num_rows:
         raise ValueError(f"source: want {num_rows} rows, the graph's {what}, got {source.shape[0]}")
     fetch_device = None if device is None else torch.device(device)
-    column = SourceColumn(_SourceHandle(source), fetch_device=fetch_device)
+    column = SourceColumn(SourceHandle(source), fetch_device=fetch_device)
     if g.device.type != "cpu":
         column.device = (g.device, {})  # as if it had been attached before g.to(device)
     frame._columns[key] = column  # not frame[key] = column: that wants a tensor
@@ -125,222 +128,17 @@ def fetch(
     return rows.to(ids.device if device is None else device)
 
 
-class SourceColumn(Column):
-    """A `dgl.frame.Column` whose rows are in a RowSource.
+def _let_row_normalizer_work() -> None:
+    """RowFeatNormalizer divides a feature in place and then assigns it: give it a tensor that it may write to."""
+    row_normalize = RowFeatNormalizer.row_normalize
 
-    Holds what DGL's own lazy columns hold: row i is row index[i] of the source (index None: row i), to be
-    put on `device` (DGL's pair of device and arguments, None: where the ids are) and cast through `casts`
-    in order.
-    """
+    def normalize(self: Any, feat: torch.Tensor) -> torch.Tensor:
+        return row_normalize(self, feat.clone() if isinstance(feat, FeatureTensor) else feat)
 
-    index: torch.Tensor | _LazyIndex | None
-
-    def __init__(
-        self,
-        handle: _SourceHandle,
-        *,
-        scheme: Scheme | None = None,
-        index: torch.Tensor | _LazyIndex | None = None,
-        device: tuple[torch.device, dict[str, Any]] | None = None,
-        casts: tuple[torch.dtype, ...] = (),
-        fetch_device: torch.device | None = None,
-    ) -> None:
-        # Not Column.__init__, which takes the scheme from a tensor.
-        self.handle = handle
-        self.casts = casts
-        self.fetch_device = fetch_device
-        self._init(scheme or Scheme(tuple(handle.shape[1:]), handle.dtype), index, device)
-
-    @property
-    def storage(self) -> _SourceHandle:
-        """What columns of the same rows share. DGL compares it by identity."""
-        return self.handle
-
-    @storage.setter
-    def storage(self, value: None) -> None:
-        # DGL drops the storage of blocks in DataLoader workers, so as not to send features between
-        # processes, and puts the parent graph's storage back in the main process. Ours sends a token
-        # instead, which also finds the right rows if the parent's column has been replaced in the meantime.
-        if value is not None:
-            raise TypeError(f"the storage of a SourceColumn cannot be set, got {type(value).__name__}")
-
-    def __len__(self) -> int:
-        return self.handle.shape[0] if self.index is None else len(self.index)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """dtype of the rows as they are read."""
-        return self.casts[-1] if self.casts else self.handle.dtype
-
-    def rows(self, rowids: torch.Tensor, device: torch.device | str) -> torch.Tensor:
-        """Return the rows of this column with the given numbers on `device`. rowids: [n] int32/int64."""
-        index = self._flat_index()
-        ids = rowids if index is None else index.index_select(0, rowids.to(index.device))
-        return self._gather(ids, device)
-
-    def fetch(
-        self, indices: torch.Tensor, device: torch.device | str, pin_memory: bool = False, **kwargs: Any
-    ) -> torch.Tensor:
-        """DGL's DataLoader calls this to prefetch the rows of a batch. Pinning is the source's own affair."""
-        return self.rows(indices, self.fetch_device or device)
-
-    def __getitem__(self, rowids: torch.Tensor) -> torch.Tensor:
-        return self.rows(rowids, self._read_device(rowids))
-
-    @property
-    def data(self) -> torch.Tensor:
-        """All rows of the column. Decodes them; the first read of a small part of the source keeps them."""
-        index = self._flat_index()
-        ids = torch.arange(self.handle.shape[0]) if index is None else index
-        rows = self._gather(ids, self._read_device(index))
-        if self._is_small():
-            self.data = rows
-        return rows
-
-    @data.setter
-    def data(self, value: torch.Tensor) -> None:
-        # From now on an ordinary column, in place: graphs share column objects.
-        self.__class__ = Column
-        for name in ("handle", "casts", "fetch_device"):
-            del self.__dict__[name]
-        Column.data.fset(self, value)
-
-    def clone(self) -> SourceColumn:
-        return self._derive()
-
-    def deepclone(self) -> SourceColumn:
-        # Nothing writes to a source, so a deep copy may share it.
-        return self._derive()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> SourceColumn:
-        return self._derive()
-
-    def astype(self, new_dtype: torch.dtype) -> SourceColumn:
-        # Every cast is kept: float32 to half to float32 rounds, as it does in DGL.
-        return self._derive(casts=self.casts if new_dtype == self.dtype else (*self.casts, new_dtype))
-
-    def subcolumn(self, rowids: torch.Tensor) -> SourceColumn:
-        if self.index is None:
-            return self._derive(index=rowids)
-        index = self.index if isinstance(self.index, _LazyIndex) else _LazyIndex(self.index)
-        return self._derive(index=index.slice(rowids))
-
-    def pin_memory_(self) -> None:
-        """Nothing to pin: the source decides where its rows live."""
-
-    def unpin_memory_(self) -> None:
-        """Nothing to unpin."""
-
-    def record_stream(self, stream: torch.cuda.Stream) -> None:
-        index = self.index
-        if isinstance(index, _LazyIndex) or (index is not None and index.is_cuda):
-            index.record_stream(stream)
-
-    def __repr__(self) -> str:
-        return f"SourceColumn(rows={len(self)}, shape={self.shape}, dtype={self.dtype})"
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Ordinary pickling: the compressed source travels, or, for a small part of it, just the rows."""
-        if self._is_small():
-            _ = self.data  # self is an ordinary column from here on, as DGL's are when it pickles them
-            return self.__reduce_ex__(protocol)
-        return _reduce_column(self)
-
-    def _derive(self, **changes: Any) -> SourceColumn:
-        state = {name: getattr(self, name) for name in _STATE}
-        return SourceColumn(self.handle, **(state | changes))
-
-    def _flat_index(self) -> torch.Tensor | None:
-        if isinstance(self.index, _LazyIndex):
-            self.index = self.index.flatten()
-        return self.index
-
-    def _is_small(self) -> bool:
-        # A copy of more than half of the rows would undo what compression saved, so none is kept.
-        return self.index is not None and 2 * len(self.index) <= self.handle.shape[0]
-
-    def _read_device(self, index: torch.Tensor | None) -> torch.device:
-        if self.device is not None:
-            return torch.device(self.device[0])
-        return torch.device("cpu") if index is None else index.device
-
-    def _gather(self, ids: torch.Tensor, device: torch.device | str) -> torch.Tensor:
-        rows = self.handle.live_source().gather(ids, device=device)
-        for dtype in self.casts:
-            rows = rows.to(dtype)
-        return rows
+    RowFeatNormalizer.row_normalize = normalize
 
 
-_STATE = ("scheme", "index", "device", "casts", "fetch_device")  # of a SourceColumn, besides its handle
-
-
-class _SourceHandle:
-    """A source as columns hold it; what crosses process borders in its place.
-
-    Ordinary pickling (pickle, torch.save) takes the source along. Pickling by multiprocessing (a spawned
-    process's arguments, queues, pipes) sends the token alone: DataLoader workers sample and never need
-    rows, and the payload may be larger than the memory that is left. In a process that knows the token,
-    which is the one that attached the source and every process forked from it later, the handle is found
-    again; elsewhere reading rows raises.
-    """
-
-    def __init__(self, source: RowSource) -> None:
-        self.source: RowSource | None = source
-        self.token = uuid.uuid4().hex
-        self.shape = tuple(source.shape)
-        self.dtype = source.dtype
-        self.owner_pid = os.getpid()
-        _handles[self.token] = self
-
-    def live_source(self) -> RowSource:
-        """Return the source. Raises RuntimeError in a process that has received the token alone."""
-        if self.source is None:
-            raise RuntimeError(
-                f"the rows of this feature are not in process {os.getpid()}: multiprocessing sent the graph "
-                f"from process {self.owner_pid} without them, and no graph here holds their source (any "
-                "more). Read rows in the process that attached the source, with the sampler's "
-                "prefetch_node_feats or prefetch_edge_feats or with ibp_gnn.fetch; or call ibp_gnn.attach in "
-                "this process, with a source that it has opened itself."
-            )
-        return self.source
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _SourceHandle:
-        return self
-
-    def __reduce__(self) -> Any:
-        return _SourceHandle, (self.live_source(),)
-
-
-# By token, while a column holds it: this table must not keep a detached source in memory.
-_handles: weakref.WeakValueDictionary[str, _SourceHandle] = weakref.WeakValueDictionary()
-
-
-def _resolve_handle(token: str, shape: tuple[int, ...], dtype: torch.dtype, owner_pid: int) -> _SourceHandle:
-    handle = _handles.get(token)
-    if handle is None:
-        handle = _SourceHandle.__new__(_SourceHandle)
-        handle.source = None
-        handle.token, handle.shape, handle.dtype, handle.owner_pid = token, shape, dtype, owner_pid
-        _handles[token] = handle  # columns that share a source here still share their storage
-    return handle
-
-
-def _reduce_handle(handle: _SourceHandle) -> tuple[Callable[..., _SourceHandle], tuple[Any, ...]]:
-    return _resolve_handle, (handle.token, handle.shape, handle.dtype, handle.owner_pid)
-
-
-def _reduce_column(column: SourceColumn) -> tuple[Callable[..., SourceColumn], tuple[Any, ...]]:
-    state = {name: getattr(column, name) for name in _STATE} | {"index": column._flat_index()}
-    return _rebuild_column, (column.handle, state)
-
-
-def _rebuild_column(handle: _SourceHandle, state: dict[str, Any]) -> SourceColumn:
-    return SourceColumn(handle, **state)
-
-
-# ForkingPickler is the pickler of multiprocessing, whatever the start method, and of nothing else.
-ForkingPickler.register(_SourceHandle, _reduce_handle)
-ForkingPickler.register(SourceColumn, _reduce_column)
+_let_row_normalizer_work()
 
 
 def _check_source(source: Any) -> None:
