@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from typing import Any
 
+from ibp_gnn import _extension
+
 Facts = dict[str, Any]
 """What a probe found. Always there: "error", None or a sentence; "missing", None or the module that is not there."""
 
@@ -109,15 +111,11 @@ def _compute(index: int) -> None:
 
 
 def _cpu_extension() -> Facts:
-    import ibp_gnn._cpu as cpu
-
-    return {"path": cpu.default_path()}
+    return {"path": _extension.load("_cpu").default_path()}
 
 
 def _cuda_extension() -> Facts:
-    import ibp_gnn._cuda as cuda
-
-    return {"architectures": cuda.ARCHITECTURES}
+    return {"architectures": _extension.load("_cuda").ARCHITECTURES}
 
 
 def _round_trip() -> Facts:
