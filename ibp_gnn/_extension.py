@@ -1,7 +1,7 @@
 """Finds the compiled extensions `ibp_gnn._cpu` and `ibp_gnn._cuda`, from within a source tree as well.
 
 Python run in a source tree takes its folder ibp_gnn/, which has no compiled files, for the package. Those of the
-installed package serve, if they were compiled from the same C++ and CUDA code: the build leaves a list of it beside them.
+installed package serve, if they were compiled from the same sources: the build leaves a list of those beside them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _SUFFIXES = (".cc", ".cu", ".cuh", ".h", ".txt")
 def load(name: str) -> ModuleType:
     """name: "_cpu" or "_cuda". Returns the module, and initialises no CUDA.
 
-    Raises ModuleNotFoundError where none was built, ImportError where it cannot be loaded, or where this is a source tree
-    and the installed one was built from other sources.
+    Raises ModuleNotFoundError where none was built, ImportError where it cannot be loaded, or where this is a source
+    tree and the installed one was built from other sources.
     """
     full_name = f"ibp_gnn.{name}"
     try:
