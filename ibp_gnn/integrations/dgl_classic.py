@@ -191,7 +191,7 @@ class SourceColumn(Column):
     def data(self) -> torch.Tensor:
         """All rows of the column. Decodes them; the first read of a small part of the source keeps them."""
         index = self._flat_index()
-        ids = torch.arange(self.handle.shape[0]) if index is None else index
+        ids = torch.arange(self.handle.shape[0], device="cpu") if index is None else index
         rows = self._gather(ids, self._read_device(index))
         if self._is_small():
             self.data = rows

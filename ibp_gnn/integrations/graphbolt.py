@@ -75,7 +75,7 @@ class CompressedFeature(gb.Feature):
         another dtype.
         """
         if ids is None:
-            ids = torch.arange(self.count())
+            ids = torch.arange(self.count(), device="cpu")
         return self.source.gather(ids, device=self._device)
 
     def read_async(self, ids: torch.Tensor) -> Iterator[_Pending]:
@@ -113,7 +113,7 @@ class CompressedFeature(gb.Feature):
                 f"want a feature over a CompressedFeatureStore to update it, got {self.source!r}; make a new one: "
                 "features[key] = CompressedFeature(source)"
             )
-        store.update(torch.arange(len(store)) if ids is None else ids, value)
+        store.update(torch.arange(len(store), device="cpu") if ids is None else ids, value)
 
     def metadata(self) -> dict[str, Any]:
         """What the Feature was made with, and, for stores of ibp_gnn, layout, nbytes, raw_nbytes and savings."""
@@ -395,7 +395,7 @@ def _make_feature(
             return CompressedFeature(store, metadata, device=device)
     if isinstance(value, gb.Feature):
         return value
-    tensor = torch.as_tensor(rows)
+    tensor = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
     # GraphBolt's own feature takes no 1-d tensors.
     return gb.TorchBasedFeature(tensor) if tensor.dim() > 1 else CompressedFeature(TensorRows(tensor), device=device)
 

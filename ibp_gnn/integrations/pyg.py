@@ -119,7 +119,11 @@ class CompressedFeatureStore(FeatureStore):
             raise TypeError(f"{name}: want a tensor, a NumPy array or a RowSource, got {type(rows).__name__}")
         if rows.ndim == 0:
             raise ValueError(f"{name}: want [n, *row_shape], got a scalar")
-        return compress(rows, name, **self._build) if can_compress(rows) else TensorRows(torch.as_tensor(rows))
+        return (
+            compress(rows, name, **self._build)
+            if can_compress(rows)
+            else TensorRows(rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows))
+        )
 
     def __len__(self) -> int:
         """Number of features."""
@@ -152,11 +156,11 @@ def _collect(features: Any) -> dict[FeatureKey, Any]:
 def _ids_of(index: Any, num_rows: int) -> torch.Tensor:
     """An index of PyG's as ids; those out of range are left to whoever reads the rows."""
     if index is None:
-        return torch.arange(num_rows)
+        return torch.arange(num_rows, device="cpu")
     if isinstance(index, slice):
-        return torch.arange(num_rows)[index]
+        return torch.arange(num_rows, device="cpu")[index]
     if isinstance(index, int):
-        return torch.tensor([index + num_rows if index < 0 else index])
+        return torch.tensor([index + num_rows if index < 0 else index], device="cpu")
     if isinstance(index, np.ndarray):
         index = torch.from_numpy(index)
     if not isinstance(index, torch.Tensor):

@@ -49,7 +49,7 @@ class NeighborSampler(BaseSampler):
             for edge_type, row in rows.items()
         }
         # Position of every node in the batch under way, else -1.
-        self._positions = {name: torch.full((count,), -1) for name, count in num_nodes.items()}
+        self._positions = {name: torch.full((count,), -1, device="cpu") for name, count in num_nodes.items()}
 
     def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
         """index: the seed nodes, repeats allowed; they come first among the nodes of the output, in their order.
@@ -96,7 +96,7 @@ class NeighborSampler(BaseSampler):
 
     def _sample(self, batch: _Batch, seed_type: str, seeds: torch.Tensor) -> dict[EdgeType, list[_Edges]]:
         """Fills the batch. Returns the edges of every hop."""
-        frontier = {name: torch.empty(0, dtype=torch.int64) for name in self._positions}
+        frontier = {name: torch.empty(0, dtype=torch.int64, device="cpu") for name in self._positions}
         frontier[seed_type] = batch.add_seeds(seed_type, seeds)
         edges: dict[EdgeType, list[_Edges]] = {edge_type: [] for edge_type in self._relations}
         for hop in range(self._num_hops):
@@ -143,7 +143,7 @@ class _Batch:
             parts.append(seeds if other == name else seeds[:0])
         distinct, inverse = torch.unique(seeds, return_inverse=True)
         first = torch.full_like(distinct, len(seeds))
-        positions[distinct] = first.scatter_reduce_(0, inverse, torch.arange(len(seeds)), "amin")
+        positions[distinct] = first.scatter_reduce_(0, inverse, torch.arange(len(seeds), device="cpu"), "amin")
         return distinct
 
     def start_hop(self) -> None:
@@ -155,7 +155,7 @@ class _Batch:
         positions, parts = self._positions[name], self.nodes[name]
         new = torch.unique(nodes[positions[nodes] < 0])
         count = sum(len(part) for part in parts)
-        positions[new] = torch.arange(count, count + len(new))
+        positions[new] = torch.arange(count, count + len(new), device="cpu")
         parts[-1] = torch.cat([parts[-1], new])
 
     def close(self) -> None:
@@ -177,9 +177,9 @@ class _Relation(NamedTuple):
         start = self.colptr[nodes]
         degree = self.colptr[nodes + 1] - start
         count = degree if fanout < 0 else degree.clamp(max=fanout)
-        owner = torch.repeat_interleave(torch.arange(len(nodes)), count)
+        owner = torch.repeat_interleave(torch.arange(len(nodes), device="cpu"), count)
         # The first `count` edges of each node; of those that have more, some at random instead.
-        edge = torch.arange(len(owner)) + (start - count.cumsum(0) + count)[owner]
+        edge = torch.arange(len(owner), device="cpu") + (start - count.cumsum(0) + count)[owner]
         if fanout >= 0:
             many = degree > fanout
             picks = _distinct_picks(degree[many], fanout)
@@ -192,10 +192,10 @@ def _distinct_picks(sizes: torch.Tensor, count: int) -> torch.Tensor:
 
     R. W. Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", 1987), for all sizes at once.
     """
-    picks = torch.empty(len(sizes), count, dtype=torch.int64)
+    picks = torch.empty(len(sizes), count, dtype=torch.int64, device="cpu")
     for j in range(count):
         top = sizes - count + j
-        pick = (torch.rand(len(sizes), dtype=torch.float64) * (top + 1)).to(torch.int64)
+        pick = (torch.rand(len(sizes), dtype=torch.float64, device="cpu") * (top + 1)).to(torch.int64)
         taken = (picks[:, :j] == pick.unsqueeze(1)).any(1)
         picks[:, j] = torch.where(taken, top, pick)
     return picks
