@@ -25,7 +25,6 @@ have_nvcc() {
 # prepare_env FOLDER EXTRAS: a virtual environment in FOLDER, then called $venv, with our wheel and what its EXTRAS need.
 prepare_env() {
   local folder=$1 extras=$2
-  venv=$repository/$folder
   make_venv "$folder"
   local stamp=$venv/ibp_gnn.stamp sources parts
   sources="$(sources_hash) Python $(python_version "$venv/bin/python")"
@@ -50,12 +49,21 @@ prepare_env() {
   printf '%s\n' "$sources" "$parts" "$extras" >"$stamp"
 }
 
-# With the Python of $venv, which the environments have in common.
+# With the Python of $venv, which the environments have in common. Where several are made at once, the first one builds
+# it and the others wait.
 build_wheel() {
-  local sources=$1 parts=$2
-  if is_made "$wheels/stamp" "$sources" "$parts"; then
-    return
+  local sources=$1 parts=$2 lock
+  mkdir -p "$repository/build"
+  exec {lock}>"$repository/build/wheel.lock"
+  if command -v flock >/dev/null; then flock "$lock"; fi # macOS has none; quickstart.sh, which runs there, makes one
+  if ! is_made "$wheels/stamp" "$sources" "$parts"; then
+    build_wheel_now "$sources" "$parts"
   fi
+  exec {lock}>&-
+}
+
+build_wheel_now() {
+  local sources=$1 parts=$2
   echo "building the wheel (CUDA extension: $parts)"
   rm -rf "$wheels"
   mkdir -p "$wheels"
@@ -63,8 +71,10 @@ build_wheel() {
   printf '%s\n' "$sources" "$parts" >"$wheels/stamp"
 }
 
+# make_venv FOLDER: an empty one, then called $venv, unless it is there. Ends at once where the Python cannot work.
 make_venv() {
   local folder=$1 python=${PYTHON:-python3} made
+  venv=$repository/$folder
   if made=$(python_version "$venv/bin/python" 2>/dev/null) && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     check_version "$made" "$folder"
     if [[ -n ${PYTHON:-} && $(python_version "$PYTHON") != "$made" ]]; then

@@ -8,8 +8,9 @@
 #
 # Arguments go to pytest, which then runs in .venv alone. IBP_TEST_ENVS chooses others, e.g. "graphbolt pyg" ("main" is
 # .venv); arguments take the place of the test files that each runs by default. Tests marked `cuda` skip where there is
-# no GPU; the CUDA extension is compiled all the same, and a failure to compile fails this script. See _env.sh for the
-# other variables.
+# no GPU; the CUDA extension is compiled all the same, and a failure to compile fails this script. IBP_TEST_EXHAUSTIVE=1
+# runs all combinations of dtypes, forms and widths, not a part of them (tests/matrices.py). See _env.sh for the other
+# variables.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/_env.sh"
 
@@ -18,6 +19,8 @@ if have_nvcc; then
   # The oldest one. No code depends on the architecture, and each takes minutes.
   export IBP_CUDA_ARCHITECTURES=${IBP_CUDA_ARCHITECTURES:-80}
 fi
+# Modules are compiled to bytecode when they are first imported, not all of torch's thousands at once.
+export PIP_NO_COMPILE=1
 # Threads that wait do not spin: tests start processes that want the same cores (see train_sage.py).
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 # The package to test is the installed one: this folder's ibp_gnn/ must not come first in `python -c` of a test
@@ -37,13 +40,15 @@ test_main() {
   echo "== ruff" && "$venv/bin/ruff" check . && echo "== mypy" && "$venv/bin/mypy" && run_pytest "$@"
 }
 
-# In these two, what the environment is for must be there, or its tests would be skipped and nobody would see it.
+# In these two, what the environment is for must be there, or its tests would be skipped and nobody would see it. Of the
+# files that main runs as well, only what is another way there: other libraries, or another torch.
 test_graphbolt() {
   prepare_env .venv-graphbolt graphbolt,test
   "$venv/bin/python" -W ignore -c 'from ibp_gnn import graphbolt; graphbolt.require_native()'
   if (($# == 0)); then
     set -- tests/integrations/test_{graphbolt,readme,dgl_compat}.py tests/training/test_train_script.py \
-      tests/test_compressed_rows.py tests/test_doctor.py tests/datasets/test_ogb.py
+      tests/test_compressed_rows.py tests/test_doctor.py tests/datasets/test_ogb.py \
+      -k "(not train_script or graphbolt) and (not test_doctor or this_machine or datapipes or without_dgl)"
   fi
   run_pytest "$@"
 }
@@ -52,7 +57,8 @@ test_pyg() {
   prepare_env .venv-pyg pyg,test
   "$venv/bin/python" -c 'import ibp_gnn.pyg, sys; sys.exit("dgl" in sys.modules)'
   if (($# == 0)); then
-    set -- tests/integrations/test_{pyg,readme}.py tests/training/test_train_script.py tests/test_doctor.py
+    set -- tests/integrations/test_{pyg,readme}.py tests/training/test_train_script.py tests/test_doctor.py \
+      tests/test_torch_defaults.py -k "(not test_doctor or this_machine) and (not test_torch_defaults or pyg)"
   fi
   run_pytest "$@"
 }
@@ -67,7 +73,8 @@ for environment in $chosen; do
   esac
 done
 
-# The other two run one after the other beside main, on the second core; what they print comes when main is done.
+# The other two are made and run one after the other beside main, from the start; what they print comes when main is
+# done.
 others() {
   if [[ $chosen == *" graphbolt "* ]]; then test_graphbolt "$@"; fi
   if [[ $chosen == *" pyg "* ]]; then test_pyg "$@"; fi
@@ -77,7 +84,7 @@ if [[ $chosen != *" main "* ]]; then
   others "$@"
   exit
 fi
-prepare_env .venv dev # builds the wheel that they all install
+make_venv .venv # before anything else is made: the Python may be refused
 mkdir -p build
 log=$repository/build/other_environments.log
 set -m # a process group of its own, to be ended as a whole
@@ -85,6 +92,7 @@ set -m # a process group of its own, to be ended as a whole
 other=$!
 set +m
 trap 'kill -- -"$other" 2>/dev/null || true' EXIT
+prepare_env .venv dev
 failed=0
 test_main "$@" || failed=1
 wait "$other" || failed=1
