@@ -33,9 +33,13 @@ prepare_env() {
     return
   fi
   # A torch that is there stays; the extra `graphbolt` says itself which one it needs.
-  if [[ $extras != *graphbolt* ]] && ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
-    echo "installing ${IBP_TORCH:-torch==2.13.0} in $folder"
-    "$venv/bin/python" -m pip install --quiet "${IBP_TORCH:-torch==2.13.0}"
+  local torch=${IBP_TORCH:-torch==2.13.0}
+  if [[ $extras == *graphbolt* ]]; then
+    torch=$(sed -n '/^graphbolt = /,/^]/s/.*"\(torch==[^"]*\)".*/\1/p' "$repository/pyproject.toml")
+  fi
+  if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+    echo "installing $torch in $folder"
+    "$venv/bin/python" -m pip install --quiet "$torch"
   fi
   build_wheel "$sources" "$parts"
   local wheel
