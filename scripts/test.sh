@@ -19,8 +19,6 @@ if have_nvcc; then
   # The oldest one. No code depends on the architecture, and each takes minutes.
   export IBP_CUDA_ARCHITECTURES=${IBP_CUDA_ARCHITECTURES:-80}
 fi
-# Modules are compiled to bytecode when they are first imported, not all of torch's thousands at once.
-export PIP_NO_COMPILE=1
 # Threads that wait do not spin: tests start processes that want the same cores (see train_sage.py).
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 # The package to test is the installed one: this folder's ibp_gnn/ must not come first in `python -c` of a test
