@@ -24,8 +24,22 @@ have_nvcc() {
 
 # prepare_env FOLDER EXTRAS: a virtual environment in FOLDER, then called $venv, with our wheel and what its EXTRAS need.
 prepare_env() {
+  make_venv "$1"
+  locked "$1" install_package "$@"
+}
+
+# locked NAME COMMAND...: runs it when no other process runs one under this name.
+locked() {
+  local name=$1 lock
+  mkdir -p "$repository/build"
+  exec {lock}>"$repository/build/$name.lock"
+  if command -v flock >/dev/null; then flock "$lock"; fi # macOS has none; quickstart.sh, which runs there, needs none
+  "${@:2}"
+  exec {lock}>&-
+}
+
+install_package() {
   local folder=$1 extras=$2
-  make_venv "$folder"
   local stamp=$venv/ibp_gnn.stamp sources parts
   sources="$(sources_hash) Python $(python_version "$venv/bin/python")"
   parts=$(parts_to_build)
@@ -41,7 +55,7 @@ prepare_env() {
     echo "installing $torch in $folder"
     "$venv/bin/python" -m pip install --quiet "$torch"
   fi
-  build_wheel "$sources" "$parts"
+  locked wheel build_wheel "$sources" "$parts"
   local wheel
   wheel=$(echo "$wheels"/ibp_gnn-*.whl)
   echo "installing $(basename "$wheel")[$extras] in $folder"
@@ -56,18 +70,10 @@ prepare_env() {
 # With the Python of $venv, which the environments have in common. Where several are made at once, the first one builds
 # it and the others wait.
 build_wheel() {
-  local sources=$1 parts=$2 lock
-  mkdir -p "$repository/build"
-  exec {lock}>"$repository/build/wheel.lock"
-  if command -v flock >/dev/null; then flock "$lock"; fi # macOS has none; quickstart.sh, which runs there, makes one
-  if ! is_made "$wheels/stamp" "$sources" "$parts"; then
-    build_wheel_now "$sources" "$parts"
-  fi
-  exec {lock}>&-
-}
-
-build_wheel_now() {
   local sources=$1 parts=$2
+  if is_made "$wheels/stamp" "$sources" "$parts"; then
+    return
+  fi
   echo "building the wheel (CUDA extension: $parts)"
   rm -rf "$wheels"
   mkdir -p "$wheels"
