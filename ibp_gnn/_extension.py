@@ -17,7 +17,7 @@ from types import ModuleType
 _PACKAGE = Path(__file__).parent
 _CSRC = _PACKAGE.parent / "csrc"
 _LIST = "_csrc.sha256"  # written by csrc/CMakeLists.txt, in the format of sha256sum
-_SUFFIXES = (".cc", ".cu", ".cuh", ".h", ".txt")
+_SUFFIXES = (".cc", ".cmake", ".cu", ".cuh", ".h", ".map", ".txt")
 
 
 def load(name: str) -> ModuleType:

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ibp_gnn import _extension
+from . import _extension
+from .errors import FormatError as FormatError
 
 try:
     cpu: Any = _extension.load("_cpu")
@@ -20,8 +21,6 @@ except ImportError as error:  # a source tree that was never built, or built for
         f"ibp_gnn's compiled CPU extension cannot be loaded ({error}); build it with `pip install .` in the "
         "source tree, with the Python that you run"
     ) from error
-
-FormatError = cpu.FormatError
 
 # "" = the fastest code path of this CPU; "scalar", "avx2" or "avx512" forces one (tests, benchmarks).
 cpu_path = ""

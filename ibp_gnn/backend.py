@@ -29,8 +29,9 @@ def measure(form: Form, rows: torch.Tensor) -> torch.Tensor:
     payload_bytes = torch.empty(len(rows), dtype=torch.int32, device=rows.device)
     if rows.is_cuda:
         with torch.cuda.device(rows.device):
-            native = form.on_device(rows.device, encoder=True).native
-            _native.cuda().measure(native, rows, payload_bytes, _stream(rows.device))
+            tables = form.on_device(rows.device, encoder=True)
+            _native.cuda().measure(tables.native, rows, payload_bytes, _stream(rows.device))
+            tables.record_stream(torch.cuda.current_stream(rows.device))
     else:
         _native.cpu.measure(form.native, rows, payload_bytes, _native.threads(), _native.cpu_path)
     return payload_bytes
@@ -42,18 +43,38 @@ def stored_bytes(form: Form, rows: torch.Tensor) -> int:
 
 
 def encode(
-    form: Form, rows: torch.Tensor, overflow_index: torch.Tensor, out: CompressedRows, first_overflow: int = 0
+    form: Form,
+    rows: torch.Tensor,
+    overflow_index: torch.Tensor,
+    out: CompressedRows,
+    first_overflow: int = 0,
+    first_row: int = 0,
 ) -> None:
-    """overflow_index: int64 [n], read for rows that do not fit their slot. first_overflow: the index of the first row
-    in the overflow area of `out`; not 0 on the CPU only."""
+    """Writes the rows to `out`.
+
+    overflow_index: int64 [n] on the rows' device. Where slots are shorter than rows: the place in the overflow area of
+    each row that did not fit its slot when it was measured, -1 for every other row. Otherwise ignored.
+    first_overflow: the index of the first row in the overflow area of `out`; not 0 on the CPU only.
+    first_row: the number of the first row, for messages.
+
+    Raises ValueError naming a row that fits now and did not when it was measured, or the other way round, since another
+    thread or process wrote to it; `out` is then not to be used."""
     where = (out.slots, out.slot_bytes, out.bitmask, out.overflow)
     if rows.is_cuda:
         with torch.cuda.device(rows.device):
-            cuda, native = _native.cuda(), form.on_device(rows.device, encoder=True).native
-            scratch = torch.empty(cuda.encode_scratch_bytes(native), dtype=torch.uint8, device=rows.device)
-            cuda.encode(native, rows, overflow_index, *where, scratch, _stream(rows.device))
+            cuda, tables = _native.cuda(), form.on_device(rows.device, encoder=True)
+            scratch = torch.empty(cuda.encode_scratch_bytes(tables.native), dtype=torch.uint8, device=rows.device)
+            changed = torch.full((1,), len(rows), dtype=torch.int64, device=rows.device)
+            cuda.encode(tables.native, rows, overflow_index, *where, scratch, changed, _stream(rows.device))
+            tables.record_stream(torch.cuda.current_stream(rows.device))
+            row = int(changed)
+        if row < len(rows):
+            raise ValueError(
+                f"row {first_row + row}: its payload has another length than when it was measured: the rows changed "
+                "meanwhile"
+            )
     else:
-        how = _native.threads(), _native.cpu_path, first_overflow
+        how = _native.threads(), _native.cpu_path, first_overflow, first_row
         _native.cpu.encode(form.native, rows, overflow_index, *where, *how)
 
 

@@ -192,7 +192,7 @@ class Codec:
             raise ValueError(f"slot_bytes: want an int or None, got {slot_bytes!r}")
         spills = self.spills(payload_bytes, slot_bytes)
         out = CompressedRows.empty(len(row_bytes), self.row_bytes, slot_bytes, int(spills.sum()), tensor.device)
-        backend.encode(self.form, row_bytes, torch.cumsum(spills, 0) - 1, out)
+        backend.encode(self.form, row_bytes, torch.where(spills, torch.cumsum(spills, 0) - 1, -1), out)
         return out
 
     def decompress(self, compressed: CompressedRows, ids: Any = None, out: torch.Tensor | None = None) -> torch.Tensor:

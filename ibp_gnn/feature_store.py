@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import copyreg
 import os
+import threading
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 
 from . import backend
 from .codec import Codec
 from .compressed_rows import CompressedRows
-from .gpu_gather import GatherStats, GpuGather, MappedRows
+from .gpu_gather import GatherStats, GpuGather, MappedRows, ids_on_gpu
 from .pinned import PinError, PinnedRows
 from .read_write_lock import ReadWriteLock
-from .row_updates import RowPatch, RowWriter, least_lead_bytes
+from .row_updates import RowWriter, StoreOnGpu, UndoError, least_lead_bytes, write_all
 from .rows import as_ids, as_tensor, prepare_out, resolve_device, to_bytes
+from .shared_rows import SharedRows
 from .store_file.building import Job, Layout, build_in_memory
 from .store_file.held_rows import FileRows
 from .store_file.reading import StoreFile
@@ -27,16 +32,20 @@ if TYPE_CHECKING:
 
 
 class _OnGpu(NamedTuple):
-    """The kernel's plan for one GPU, and what it was made from."""
+    """What one GPU reads the rows with."""
 
     gather: GpuGather
-    rows: MappedRows
-    place: torch.Tensor | None
+    bitmask: torch.Tensor  # a copy of the rows'
 
 
 class CompressedFeatureStore:
     """Compressed rows of one dtype and shape, by id. Make it with `build` or `load`. A RowSource; a context manager;
     picklable (with its rows, or the name of its file). Safe to read from several threads, also while one updates.
+
+    Between processes: multiprocessing (arguments of a process, queues, pipes) sends no copy. Rows in memory move, the
+    first time, to memory that the processes map together (ibp_gnn/shared_rows.py); CUDA graphs with gathers have to be
+    captured again then. Rows of a mapped file, or of shared=True, go by the file's name. A process that is forked has
+    what was there at the fork, or shares rows that were sent before.
 
     lock: held (`with store.lock:`) by whoever reads `rows` while another thread may update them.
     """
@@ -50,9 +59,11 @@ class CompressedFeatureStore:
         slot_of: torch.Tensor | None = None,
         file_rows: FileRows | None = None,
         writable: bool = True,
+        shared: SharedRows | None = None,
     ) -> None:
         """rows: on the CPU, made with `codec`; slot_of: see the property; file_rows: what holds the rows of a file;
-        writable: whether `update` may write the rows. Use `build` and `load`."""
+        writable: whether `update` may write the rows; shared: where the rows are if processes share them. Use `build`
+        and `load`."""
         if pin not in (True, False, "auto"):
             raise ValueError(f"pin: want True, False or 'auto', got {pin!r}")
         self.codec = codec
@@ -62,13 +73,18 @@ class CompressedFeatureStore:
         self._lead_bytes = lead_bytes
         self._pin = pin
         self._pinned: PinnedRows | None = None
+        self._pinned_by: tuple[int, torch.device | None] = os.getpid(), None  # process, and the GPU it was for
         self._pin_failed = False
-        self._pinned_by = os.getpid()
         self._on_gpus: dict[torch.device, _OnGpu] = {}
+        self._setup = threading.Lock()  # held to page-lock the rows, and to plan for a GPU, in the presence of readers
         self._writable = writable
         self._writer: RowWriter | None = None  # from the first update on
+        self._version = 0
+        self._torn: str | None = None  # why the rows are neither old nor new ones
         self._caches: weakref.WeakSet[CompressedGPUCache] = weakref.WeakSet()
+        self._shared = shared
         self.lock = ReadWriteLock()
+        self.lock.outer = shared
         if pin is True:
             self._pin_now()
 
@@ -105,9 +121,9 @@ class CompressedFeatureStore:
         that is there. After an update, a copy of the rows is made for it; before, updates wait for it. Raises OSError.
         `ibp-gnn build` makes store files of features that do not fit in memory."""
         with self.lock:
-            if self._writer is None:
+            if self._is_tidy:
                 return save(self, path)
-            rows, lead_bytes = self._tidy_rows(), self._lead_bytes
+            rows, lead_bytes = self._tidy_rows(), self.lead_bytes
         save(CompressedFeatureStore(self.codec, rows, lead_bytes, False, self._slot_of), path)
 
     @classmethod
@@ -159,17 +175,16 @@ class CompressedFeatureStore:
         if target.type == "cuda":
             self._check_process()  # before torch allocates there, whose message would not say what to do
         out = prepare_out(out, (len(ids), *self.codec.row_shape), self.dtype, target)
-        out_bytes = to_bytes(out)
         if target.type == "cpu":
             ids = ids.cpu()
             with self.lock:
                 self._check_file_rows(ids)
-                backend.decode_on_cpu(self.codec.form, self._held, ids, out_bytes, self._slot_of)
+                backend.decode_on_cpu(self.codec.form, self._held, ids, to_bytes(out), self._slot_of)
             return out
         check_ids_on_cpu(ids, num_rows)
         with self.lock:
-            if self._pin_now():
-                self.gather_on(target).gather(ids.to(target, non_blocking=True), out_bytes)
+            if self._pin_now(target):
+                self.gather_on(target).gather(ids_on_gpu(ids, target), to_bytes(out))
             else:
                 self._gather_staged(ids, out, target)
         return out
@@ -180,14 +195,16 @@ class CompressedFeatureStore:
 
         They are encoded with the store's codec and slot length, where they are. What does not fit its slot goes to the
         overflow area, which may have to grow: then it is copied, and old and new one are in memory together. Gathers of
-        other threads see all of an update or nothing of it; this call waits for them, and for the GPUs in use, before
-        and after it writes. CUDA graphs with gathers have to be captured again. Processes have rows of their own: one
-        that was forked, or given a pickled store, keeps what it has. Do not pickle meanwhile.
+        other threads, and of other processes that share the rows, see all of an update or nothing of it; this call
+        waits for them, and for the GPUs in use, before and after it writes. CUDA graphs with gathers have to be
+        captured again. Of the processes that share the rows, the one that made the store updates them.
 
         Raises IndexError naming the first bad id; ValueError for repeated ids, for other shapes and dtypes, and for a
-        store whose rows are in a file, or in memory that processes share; TypeError; PinError, or torch's
-        OutOfMemoryError, if there is no room for a larger overflow area; RuntimeError in a process forked from the one
-        that page-locked the rows. Nothing has changed then.
+        store whose rows are in a file, or in memory that torch shares; TypeError; PinError, OSError, or torch's
+        OutOfMemoryError, if there is no room for a larger overflow area or for what is to be written; RuntimeError in a
+        process forked from the one that page-locked the rows, in one that does not own rows that are shared (naming the
+        one that does), and while GPUs of another process read them in place. Nothing has changed then, in the store and
+        in its caches, whenever it happened. (If what was written can't be taken back either, every later call says so.)
         """
         held = self._held
         if not self._writable:
@@ -195,7 +212,9 @@ class CompressedFeatureStore:
                 "update: want rows in memory of this process alone, got a store whose rows are in a file or in shared "
                 "memory; load it with mmap=False, shared=False"
             )
-        if held.slots.is_shared():
+        if self._shared is not None:
+            self._shared.check_owner()
+        if any(part.is_shared() for part in (held.slots, held.bitmask, held.overflow)):
             raise ValueError(
                 "update: want rows in memory of this process alone, got rows that torch.multiprocessing shares with "
                 "another process"
@@ -213,38 +232,97 @@ class CompressedFeatureStore:
             return
         new = self.codec.compress(rows, slot_bytes=held.slot_bytes).to("cpu")
         lead_bytes = least_lead_bytes(self.codec, rows, held.slot_bytes)
-        with self.lock.exclusive():
+        with self.lock.exclusive(), self._apart_from_processes():
             self._replace(ids, new, lead_bytes)
+
+    def _apart_from_processes(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._shared is None else self._shared.updating()
 
     def _replace(self, ids: torch.Tensor, new: CompressedRows, lead_bytes: int) -> None:
         """ids: int64 [n] on the CPU; new: their rows, on the CPU; lead_bytes: what they need at least. The lock is held
-        alone. First comes all that may fail."""
-        if self._pinned is not None and self._pinned_by != os.getpid():
+        alone. First comes all that may fail, then the writing, which is undone if it fails, then what cannot fail."""
+        held = self._held
+        process, locked_for = self._pinned_by
+        if self._pinned is not None and process != os.getpid():
             raise RuntimeError("update: want the process that page-locked the store's rows, got one forked from it")
-        if self._writer is None:
-            self._writer = RowWriter(self._held)
+        shared = self._shared
+        writer = self._writer or RowWriter(held, None if shared is None else shared.with_overflow)
         caches, slots = list(self._caches), self.to_slots(ids)
-        devices = {*self._on_gpus, *(cache.device for cache in caches)}
-        _wait_for(devices)
-        patch = self._writer.prepare(slots, new)
-        of_caches = [cache.prepare_update(ids, slots, new) for cache in caches]
-        if patch.rows is not self._rows:
-            if self._pinned is not None:
-                self._pinned.replace_overflow(patch.rows)
-            self._rows = patch.rows
+        for device in {*self._on_gpus, *(cache.device for cache in caches)}:
+            torch.cuda.synchronize(device)  # gathers that read the rows, those of replayed CUDA graphs among them
+        lead_bytes = max(self.lead_bytes, lead_bytes)
+        patch, pinned = writer.prepare(slots, new), self._pinned
+        try:
+            if pinned is not None and patch.rows is not held:
+                pinned = PinnedRows(patch.rows, locked_for, before=pinned)
+            overwrites, remaps, of_caches = list(patch.overwrites), [], []
+            for on_gpu in self._on_gpus.values():
+                overwrites.append(patch.of_bitmask(on_gpu.bitmask))
+                mapped = MappedRows.pinned(cast(PinnedRows, pinned), on_gpu.bitmask)
+                remaps.append(on_gpu.gather.remap(mapped, lead_bytes=lead_bytes))
+            for cache in caches:
+                on_gpus = StoreOnGpu(cast(PinnedRows, pinned), lead_bytes)
+                of_caches.append(cache.prepare_update(ids, slots, new, patch, on_gpus))
+                overwrites += of_caches[-1].overwrites
+            if shared is not None:
+                shared.begin_write()
+            write_all(overwrites)
+        except BaseException as error:
+            if shared is not None and not isinstance(error, UndoError):
+                shared.undo_write()
+            if pinned is not None and pinned is not self._pinned:
+                pinned.overflow.close()
+            if isinstance(error, UndoError):
+                self._torn = f"this CompressedFeatureStore cannot be used any more: in an update, {error}"
+            raise
+        writer.commit(patch)
+        self._writer, self._rows, self._pinned, self._lead_bytes = writer, patch.rows, pinned, lead_bytes
+        if shared is not None:
+            shared.end_write(patch.rows, lead_bytes)
+        for remap in remaps:
+            remap.commit()
+        for cache, of_cache in zip(caches, of_caches, strict=True):
+            cache.commit_update(of_cache)
+        self._version += 1
         if self._file_rows is not None:  # the rows were read from it, and are no longer the same
             self._file_rows.close()
             self._file_rows = None
-        # What the CPU writes before a kernel is launched, the kernel reads.
-        self._writer.write(patch)
-        self._lead_bytes = max(self._lead_bytes, lead_bytes)
-        for device, (gather, mapped, place) in self._on_gpus.items():
-            mapped = self.remapped(mapped, patch)
-            gather.remap(mapped, lead_bytes=self._lead_bytes, place=place)
-            self._on_gpus[device] = _OnGpu(gather, mapped, place)
-        for cache, of_cache in zip(caches, of_caches, strict=True):
-            cache.finish_update(of_cache, patch)
-        _wait_for(devices)
+
+    def _share(self) -> SharedRows:
+        """Moves rows of this process's memory to memory that processes share; does nothing if they are there. Both are
+        in memory meanwhile. Raises OSError or PinError if there is no room, and RuntimeError in a thread that holds the
+        lock to read; nothing has changed then."""
+        if self._shared is not None:
+            return self._shared
+        with self.lock.exclusive():
+            if self._shared is None:
+                shared = SharedRows.copy_of(self._held, self._slot_of, self._lead_bytes, self._version)
+                try:
+                    self._move_to(shared)
+                except BaseException:
+                    shared.close()
+                    raise
+            return cast(SharedRows, self._shared)
+
+    def _move_to(self, shared: SharedRows) -> None:
+        """The lock is held alone. First comes all that may fail."""
+        pinned, remaps = self._pinned, []
+        process, locked_for = self._pinned_by
+        if pinned is not None and process == os.getpid():
+            pinned = PinnedRows(shared.rows, locked_for)
+            for on_gpu in self._on_gpus.values():
+                mapped = MappedRows.pinned(pinned, on_gpu.bitmask)
+                remaps.append(on_gpu.gather.remap(mapped, lead_bytes=shared.lead_bytes))
+            remaps += [cache.prepare_move(StoreOnGpu(pinned, shared.lead_bytes)) for cache in self._caches]
+        self._shared = self.lock.outer = shared
+        self._rows, self._slot_of, self._pinned = shared.rows, shared.slot_of, pinned
+        if self._writer is not None:
+            self._writer.move(shared.rows, shared.with_overflow)
+        for remap in remaps:
+            remap.commit()
+        if self._file_rows is not None:  # it holds the rows that were read from it
+            self._file_rows.close()
+            self._file_rows = None
 
     def _gather_staged(self, ids: torch.Tensor, out: torch.Tensor, device: torch.device) -> None:
         """Copies the compressed rows to the GPU through ordinary memory, and decodes them there."""
@@ -259,34 +337,33 @@ class CompressedFeatureStore:
             self._file_rows.check_slots(self.to_slots(ids))
 
     def gather_on(self, device: torch.device) -> GpuGather:
-        """The kernel's plan for a device, over the page-locked rows."""
-        if device not in self._on_gpus:
-            mapped, place = self.mapped_rows(device), None if self._slot_of is None else self._slot_of.to(device)
-            gather = GpuGather(self.codec, device, mapped, lead_bytes=self._lead_bytes, place=place)
-            self._on_gpus[device] = _OnGpu(gather, mapped, place)
-        return self._on_gpus[device].gather
+        """The kernel's plan for a device, over the page-locked rows. Call it with `lock` held."""
+        on_gpu = self._on_gpus.get(device)
+        if on_gpu is None:
+            mapped = self.mapped_rows(device)
+            with self._setup:
+                on_gpu = self._on_gpus.get(device)  # another thread may have been faster
+                if on_gpu is None:
+                    place = None if self._slot_of is None else self._slot_of.to(device)
+                    gather = GpuGather(self.codec, device, mapped, lead_bytes=self.lead_bytes, place=place)
+                    on_gpu = self._on_gpus[device] = _OnGpu(gather, mapped.bitmask)
+        return on_gpu.gather
 
     def mapped_rows(self, device: torch.device) -> MappedRows:
-        """The page-locked rows as this device sees them; its copy of the bitmask is made here. Raises RuntimeError if
-        they are not page-locked."""
+        """The page-locked rows as this device sees them; a copy of the bitmask is made there. Call it with `lock` held.
+        Raises RuntimeError if they are not page-locked."""
         self._check_process()
-        if not self._pin_now() or self._pinned is None:
+        if not self._pin_now(device) or self._pinned is None:
             raise RuntimeError("the store's rows are not page-locked (pin=False, or it failed: see the warning)")
-        return self._map(self.rows.bitmask.to(device))
-
-    def remapped(self, mapped: MappedRows, patch: RowPatch) -> MappedRows:
-        """mapped: from `mapped_rows`, before the patch was written here. Returns it as it is now; its copy of the
-        bitmask is written in place, on the current stream."""
-        patch.write_bitmask(mapped.bitmask)
-        return self._map(mapped.bitmask)
-
-    def _map(self, bitmask: torch.Tensor) -> MappedRows:
-        address = self._pinned.addresses  # type: ignore[union-attr]
-        return MappedRows(self._held, address["slots"], address["overflow"], bitmask)
+        return MappedRows.pinned(self._pinned, self.rows.bitmask.to(device))
 
     def add_cache(self, cache: CompressedGPUCache) -> None:
         """Updates reach this cache, too, as long as it lives. Call it with `lock` held since its rows were read."""
         self._caches.add(cache)
+
+    def remove_cache(self, cache: CompressedGPUCache) -> None:
+        """It has been closed. Call it with `lock` held alone."""
+        self._caches.discard(cache)
 
     def to_slots(self, ids: torch.Tensor) -> torch.Tensor:
         """ids: [n] int32/int64 in range, on the CPU. Returns the slots of these nodes: the ids themselves, or int64 [n]
@@ -301,7 +378,12 @@ class CompressedFeatureStore:
     @property
     def lead_bytes(self) -> int:
         """Bytes of a slot that a GPU fetches before it knows the payload's length."""
-        return self._lead_bytes
+        return self._lead_bytes if self._shared is None else self._shared.lead_bytes
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the rows are page-locked by now."""
+        return self._pinned is not None
 
     @property
     def can_map(self) -> bool:
@@ -309,26 +391,35 @@ class CompressedFeatureStore:
         with self.lock:
             return self._pin_now()
 
-    def _pin_now(self) -> bool:
-        """Page-locks the rows once, as `pin` asks. Returns whether they are page-locked. Raises FormatError."""
+    def _pin_now(self, device: torch.device | None = None) -> bool:
+        """Page-locks the rows once, as `pin` asks, for a GPU (None: the current one). Returns whether they are
+        page-locked. Raises FormatError."""
         if self._pinned is not None:
             return True
         if self._pin is False or self._pin_failed:
             return False
-        try:
-            if self._file_rows is not None:
-                self._rows = self._file_rows.to_memory()
-            self._pinned, self._pinned_by = PinnedRows(self.rows), os.getpid()
-        except PinError as error:
-            if self._pin is True:
-                raise
-            self._pin_failed = True
-            warnings.warn(f"{error}. Gathers to a GPU copy through a staging buffer, which is slower.", stacklevel=4)
-            return False
+        with self._setup:
+            if self._pinned is not None or self._pin_failed:  # by another thread
+                return self._pinned is not None
+            try:
+                rows = self._held if self._file_rows is None else self._file_rows.to_memory()
+                if self._shared is not None:
+                    self._shared.read_in_place()
+                pinned = PinnedRows(rows, device)
+            except PinError as error:
+                if self._shared is not None:
+                    self._shared.end_read_in_place()
+                if self._pin is True:
+                    raise
+                self._pin_failed = True
+                what = f"{error}. Gathers to a GPU copy through a staging buffer, which is slower."
+                warnings.warn(what, stacklevel=4)
+                return False
+            self._rows, self._pinned, self._pinned_by = rows, pinned, (os.getpid(), device)
         return True
 
     def _check_process(self) -> None:
-        forked = self._pinned is not None and self._pinned_by != os.getpid()
+        forked = self._pinned is not None and self._pinned_by[0] != os.getpid()
         if forked or getattr(torch.cuda, "_is_in_bad_fork", lambda: False)():
             raise RuntimeError(
                 "a store cannot gather to a GPU in a process forked after CUDA was initialised; gather to the CPU "
@@ -346,13 +437,19 @@ class CompressedFeatureStore:
 
     def _tidy_rows(self) -> CompressedRows:
         """The rows as they come out of an encoder: after an update a copy of them, without unused overflow rows."""
-        return self.rows if self._writer is None else self._held.select(torch.arange(len(self)))
+        return self.rows if self._is_tidy else self._held.select(torch.arange(len(self), device="cpu"))
+
+    @property
+    def _is_tidy(self) -> bool:
+        return self._writer is None and self._shared is None  # shared rows: another process may have updated them
 
     @property
     def _held(self) -> CompressedRows:
+        if self._torn is not None:
+            raise RuntimeError(self._torn)
         if self._rows is None:
             raise ValueError("this CompressedFeatureStore is closed")
-        return self._rows
+        return self._rows if self._shared is None else self._shared.rows
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -385,36 +482,51 @@ class CompressedFeatureStore:
         """1 - nbytes / raw_nbytes; negative if compressing does not pay."""
         return 1 - self.nbytes / self.raw_nbytes
 
+    @property
+    def version(self) -> int:
+        """How many updates the rows have had since the store was made."""
+        return self._version if self._shared is None else self._shared.version
+
     def stats(self) -> GatherStats:
         """What gathers to GPUs have moved since the last reset. Waits for each GPU's current stream."""
-        return sum((on_gpu.gather.stats() for on_gpu in self._on_gpus.values()), GatherStats())
+        return sum((on_gpu.gather.stats() for on_gpu in list(self._on_gpus.values())), GatherStats())
 
     def count_unique(self, device: torch.device | str = "cuda") -> None:
         """From now on `stats` counts different rows that gathers to this GPU read, too: a bit of its memory for each
         row. Raises RuntimeError if the rows are not page-locked."""
-        with self.lock:
+        with self.lock.exclusive():
             self.gather_on(resolve_device(device, torch.device("cuda"))).count_unique()
 
     def reset_stats(self) -> None:
-        for on_gpu in self._on_gpus.values():
+        for on_gpu in list(self._on_gpus.values()):
             on_gpu.gather.reset_stats()
 
     def check(self) -> None:
         """Waits for the GPUs in use, then raises IndexError or FormatError if any gather so far met one."""
-        for on_gpu in self._on_gpus.values():
+        for on_gpu in list(self._on_gpus.values()):
             on_gpu.gather.check()
 
     def close(self) -> None:
-        """Waits for the GPUs that read the rows, then frees them. Idempotent. Raises what `check` would."""
+        """Frees the rows, and closes the caches of this store, after the gathers of other threads and on whatever
+        stream and GPU. Idempotent. Without it, the memory is freed in the same way when nobody holds the store any
+        more. Raises what `check` would."""
         try:
             self.check()
         finally:
-            self._on_gpus.clear()
-            if self._pinned is not None and self._pinned_by == os.getpid():
-                self._pinned.close()
-            self._pinned = self._rows = self._writer = None
-            if self._file_rows is not None:
-                self._file_rows.close()
+            with self.lock.exclusive():
+                for cache in list(self._caches):
+                    cache.release()
+                for on_gpu in self._on_gpus.values():
+                    on_gpu.gather.wait()
+                self._on_gpus = {}
+                if self._pinned is not None:
+                    self._pinned.close()
+                self._pinned = self._rows = self._writer = None
+                if self._file_rows is not None:
+                    self._file_rows.close()
+                if self._shared is not None:
+                    self._shared.close()
+                    self._slot_of = None
 
     def __len__(self) -> int:
         return self._held.num_rows
@@ -440,15 +552,35 @@ class CompressedFeatureStore:
             return {
                 "codec": self.codec,
                 "rows": self._tidy_rows(),
-                "lead_bytes": self._lead_bytes,
+                "lead_bytes": self.lead_bytes,
                 "pin": self._pin,
                 "slot_of": self._slot_of,
             }
 
+    def _reduce_for_processes(self) -> tuple[Any, ...]:
+        """What multiprocessing sends. A process that does not use a GPU does not page-lock: pin=True is "auto" there.
+        Raises OSError, PinError and RuntimeError, as `_share`."""
+        pin = "auto" if self._pin is True else self._pin
+        if self._writable:
+            state = {"shared": self._share(), "codec": self.codec, "pin": pin}
+        else:
+            state = {**self.__getstate__(), "pin": pin}  # a file's name
+        return copyreg.__newobj__, (type(self),), state  # type: ignore[attr-defined]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        ForkingPickler.register(cls, cls._reduce_for_processes)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "file" in state:
             state = {**_parts(FileRows.again(**state.pop("file"))), **state}
+        elif "shared" in state:
+            shared = state["shared"]
+            state = {"rows": shared.rows, "lead_bytes": shared.lead_bytes, "slot_of": shared.slot_of, **state}
         self.__init__(**state)  # type: ignore[misc]
+
+
+ForkingPickler.register(CompressedFeatureStore, CompressedFeatureStore._reduce_for_processes)
 
 
 def _parts(held: FileRows) -> dict[str, Any]:
@@ -466,8 +598,3 @@ def check_ids_on_cpu(ids: torch.Tensor, num_rows: int) -> None:
     if lowest < 0 or highest >= num_rows:
         position = int(torch.nonzero((ids < 0) | (ids >= num_rows))[0])
         raise IndexError(f"ids: want 0 <= id < {num_rows}, got {int(ids[position])} at position {position}")
-
-
-def _wait_for(devices: set[torch.device]) -> None:
-    for device in devices:
-        torch.cuda.synchronize(device)

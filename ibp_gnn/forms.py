@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import threading
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from . import _native
 # Symbols in the escape dictionary; this number as an escape code says that the symbol is written out.
 ESCAPE_SYMBOLS = 7
 _MAX_CHUNK_BITS = 1 << 30
+_making = threading.Lock()  # of tables on GPUs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +25,11 @@ class DeviceForm:
 
     native: Any
     tensors: tuple[torch.Tensor, ...]
+
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
+        """Called after a launch that reads the tables: their memory outlives it."""
+        for tensor in self.tensors:
+            tensor.record_stream(stream)
 
 
 class Form(abc.ABC):
@@ -49,17 +56,14 @@ class Form(abc.ABC):
     @abc.abstractmethod
     def _make_on_device(self, device: torch.device, encoder: bool) -> DeviceForm: ...
 
-    @functools.cached_property
-    def _on_devices(self) -> dict[tuple[torch.device, bool], DeviceForm]:
-        return {}
-
     def on_device(self, device: torch.device, *, encoder: bool = False) -> DeviceForm:
         """The form on a GPU; made once per device. encoder: with the tables that encoding and measuring read, too."""
-        key = device, encoder
-        if key not in self._on_devices:
-            with torch.cuda.device(device):
-                self._on_devices[key] = self._make_on_device(device, encoder)
-        return self._on_devices[key]
+        with _making:
+            made: dict[tuple[torch.device, bool], DeviceForm] = self.__dict__.setdefault("_on_devices", {})
+            if (device, encoder) not in made:
+                with torch.cuda.device(device):
+                    made[device, encoder] = self._make_on_device(device, encoder)
+            return made[device, encoder]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("native", "_on_devices")}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from .capacity import parse_capacity
 from .compressed_rows import CompressedRows
 from .feature_store import CompressedFeatureStore, check_ids_on_cpu
-from .gpu_gather import GatherStats, GpuGather
+from .gpu_gather import GatherStats, GpuGather, MappedRows, Remap, ids_on_gpu
 from .row_order import hottest_first
-from .row_updates import RowPatch, RowWriter
+from .row_updates import Overwrite, RowPatch, RowWriter, StoreOnGpu
 from .rows import as_ids, prepare_out, resolve_device, to_bytes
 
 _MAX_PLACES = 2**31 - 1  # the table of places is int32
@@ -20,7 +20,8 @@ _MAX_PLACES = 2**31 - 1  # the table of places is int32
 
 class CompressedGPUCache:
     """Serves the rows of `store` to one GPU: hits from its memory, misses from the store, in one kernel. A RowSource
-    with the store's bits, also after `store.update`. Which rows are cached is decided once, here."""
+    with the store's bits, also after `store.update`. Which rows are cached is decided once, here. A context manager;
+    safe to use from several threads. Closed with its store."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class CompressedGPUCache:
         self.device = resolve_device(device, torch.device("cuda"))
         if self.device.type != "cuda":
             raise ValueError(f"device: want cuda, got {self.device}")
+        self._capacity = capacity
         self._is_prefix = hotness is None and hot_ids is None
         order = _hot_order(store, hotness, hot_ids)
         with store.lock:  # what is counted, copied and mapped here is the same rows
@@ -51,13 +53,19 @@ class CompressedGPUCache:
                 capacity, num_rows=len(store), store_bytes=store.nbytes, device=self.device
             )
             num_cached = _rows_that_fit(store, order[:most_rows], limit, capacity, self._fixed_bytes())
-            self._writer = RowWriter(store.rows.select(store.to_slots(order[:num_cached]), self.device))
-            self._store_offset = 0 if self._is_prefix else num_cached
-            self._place = self._places(order[:num_cached])
-            self._mapped = store.mapped_rows(self.device)
-            self._gather = GpuGather(
-                store.codec, self.device, self._mapped, lead_bytes=store.lead_bytes, **self._gather_options()
+            writer = RowWriter(store.rows.select(store.to_slots(order[:num_cached]), self.device))
+            place = self._places(order[:num_cached])
+            mapped = store.mapped_rows(self.device)
+            gather = GpuGather(
+                store.codec,
+                self.device,
+                mapped,
+                lead_bytes=store.lead_bytes,
+                cache=writer.rows,
+                place=place,
+                store_offset=0 if self._is_prefix else num_cached,
             )
+            self._parts: _Parts | None = _Parts(writer, gather, mapped.bitmask, place)
             store.add_cache(self)
 
     def _places(self, cached: torch.Tensor) -> torch.Tensor | None:
@@ -69,12 +77,11 @@ class CompressedGPUCache:
                     f"hotness, hot_ids: want at most {_MAX_PLACES} rows and cached rows, got {num_rows} and "
                     f"{num_cached}; build the store with order= instead"
                 )
-            place = num_cached + (torch.arange(num_rows, dtype=torch.int32) if place is None else place)
-            place[cached] = torch.arange(num_cached, dtype=torch.int32)
+            if place is None:
+                place = torch.arange(num_rows, dtype=torch.int32, device="cpu")
+            place = num_cached + place
+            place[cached] = torch.arange(num_cached, dtype=torch.int32, device="cpu")
         return None if place is None else place.to(self.device)
-
-    def _gather_options(self) -> dict[str, Any]:
-        return {"cache": self._cache, "place": self._place, "store_offset": self._store_offset}
 
     def gather(
         self, ids: Any, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
@@ -86,27 +93,92 @@ class CompressedGPUCache:
         if target != self.device:
             return self.store.gather(ids, device=target, out=out)
         check_ids_on_cpu(ids, len(self.store))
-        out = prepare_out(out, (len(ids), *self.store.codec.row_shape), self.dtype, target)
         with self.store.lock:
-            self._gather.gather(ids.to(target, non_blocking=True), to_bytes(out))
+            gather = self._open.gather
+            out = prepare_out(out, (len(ids), *self.store.codec.row_shape), self.dtype, target)
+            gather.gather(ids_on_gpu(ids, target), to_bytes(out))
         return out
 
-    def prepare_update(self, ids: torch.Tensor, slots: torch.Tensor, new: CompressedRows) -> RowPatch:
+    def prepare_update(
+        self, ids: torch.Tensor, slots: torch.Tensor, new: CompressedRows, of_store: RowPatch, store: StoreOnGpu
+    ) -> CacheUpdate:
         """For the store's `update`, which holds its lock alone and has waited for the GPU. ids: int64 [n], distinct;
-        slots: int64 [n], where the store has them; new: their rows; all on the CPU. Returns what `finish_update` needs.
-        Changes nothing."""
-        if self._is_prefix or self._place is None:
+        slots: int64 [n], where the store has them; new: their rows; all on the CPU. of_store: what the store will
+        write; store: what GPUs read of it then. Changes nothing."""
+        parts = self._open
+        if self._is_prefix or parts.place is None:
             place = slots.to(self.device)
         else:
-            place = self._place[ids.to(self.device)].to(torch.int64)
+            place = parts.place[ids.to(self.device)].to(torch.int64)
         cached = torch.nonzero(place < self.num_cached).flatten()
-        return self._writer.prepare(place[cached], new.select(cached.cpu(), self.device))
+        patch = parts.writer.prepare(place[cached], new.select(cached.cpu(), self.device))
+        mapped = MappedRows.pinned(store.pinned, parts.bitmask)
+        remap = parts.gather.remap(mapped, lead_bytes=store.lead_bytes, cache=patch.rows)
+        return CacheUpdate(patch, [*patch.overwrites, of_store.of_bitmask(parts.bitmask)], remap)
 
-    def finish_update(self, patch: RowPatch, of_store: RowPatch) -> None:
-        """patch: from `prepare_update`; of_store: what the store has written. On the current stream."""
-        self._writer.write(patch)
-        self._mapped = self.store.remapped(self._mapped, of_store)
-        self._gather.remap(self._mapped, lead_bytes=self.store.lead_bytes, **self._gather_options())
+    def prepare_move(self, store: StoreOnGpu) -> Remap:
+        """For the store, whose rows are to lie in another place, unchanged; it holds its lock alone. Changes nothing
+        before `Remap.commit`."""
+        parts = self._open
+        mapped = MappedRows.pinned(store.pinned, parts.bitmask)
+        return parts.gather.remap(mapped, lead_bytes=store.lead_bytes, cache=parts.writer.rows)
+
+    def commit_update(self, update: CacheUpdate) -> None:
+        """update: from `prepare_update`, written. Does not fail."""
+        self._open.writer.commit(update.patch)
+        update.remap.commit()
+
+    def rebuilt(self, store: CompressedFeatureStore) -> CompressedGPUCache:
+        """A cache of another store, on the same GPU and of the same capacity. It holds the rows of the same ids if the
+        store has as many rows as this one's, else the first ones in the store's order. This one stays as it is. Raises
+        as the constructor does."""
+        hot_ids = self._cached_ids() if len(store) == len(self.store) else None
+        capacity = self._capacity
+        if isinstance(capacity, str) and capacity.strip().lower().rstrip("s").endswith("row"):
+            capacity = f"{min(self.num_cached, len(store))} rows"
+        return CompressedGPUCache(store, capacity, hot_ids=hot_ids, device=self.device)
+
+    def _cached_ids(self) -> torch.Tensor | None:
+        """int64 [num_cached] on the CPU, hottest first; None: the ids from 0 on."""
+        place = self._open.place
+        if place is None:
+            return None
+        return torch.argsort(place)[: self.num_cached].cpu()
+
+    def close(self) -> None:
+        """Waits for this cache's gathers, on whatever stream, and for those of other threads to be launched; then frees
+        its GPU memory. Idempotent. Without it, the memory is freed in the same way when nobody holds the cache any
+        more. Raises what `check` would."""
+        try:
+            if self._parts is not None:
+                self.check()
+        finally:
+            with self.store.lock.exclusive():
+                self.release()
+
+    def release(self) -> None:
+        """For `close`, and for the store's, which hold the store's lock alone."""
+        if self._parts is not None:
+            self._parts.gather.wait()
+            self.store.remove_cache(self)
+        self._parts = None
+
+    def __enter__(self) -> CompressedGPUCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a CompressedGPUCache belongs to its process; send its store, and make a cache of it in the other one"
+        )
+
+    @property
+    def _open(self) -> _Parts:
+        if self._parts is None:
+            raise ValueError("this CompressedGPUCache is closed")
+        return self._parts
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -117,8 +189,17 @@ class CompressedGPUCache:
         return self.store.dtype
 
     @property
+    def version(self) -> int:
+        """How many updates the store has had."""
+        return self.store.version
+
+    @property
     def _cache(self) -> CompressedRows:
-        return self._writer.rows
+        return self._open.writer.rows
+
+    @property
+    def _gather(self) -> GpuGather:
+        return self._open.gather
 
     @property
     def num_cached(self) -> int:
@@ -139,7 +220,8 @@ class CompressedGPUCache:
 
     def count_unique(self) -> None:
         """From now on `stats` counts different rows, too: a bit of GPU memory for each row and cached row."""
-        self._gather.count_unique()
+        with self.store.lock.exclusive():
+            self._gather.count_unique()
 
     def reset_stats(self) -> None:
         self._gather.reset_stats()
@@ -152,10 +234,29 @@ class CompressedGPUCache:
         return len(self.store)
 
     def __repr__(self) -> str:
+        if self._parts is None:
+            return "CompressedGPUCache(closed)"
         return (
             f"CompressedGPUCache({self.num_cached} of {len(self.store)} rows, {self.nbytes} bytes on {self.device}, "
             f"store={self.store})"
         )
+
+
+class _Parts(NamedTuple):
+    """What an open cache holds on its GPU."""
+
+    writer: RowWriter  # of the cached rows
+    gather: GpuGather
+    bitmask: torch.Tensor  # a copy of the store's
+    place: torch.Tensor | None
+
+
+class CacheUpdate(NamedTuple):
+    """An update of the store as it concerns one cache."""
+
+    patch: RowPatch
+    overwrites: list[Overwrite]  # those of the patch, and of the copy of the store's bitmask
+    remap: Remap
 
 
 def _hot_order(
@@ -172,7 +273,7 @@ def _hot_order(
         return ids
     if hotness is None:
         slot_of = store.slot_of
-        return torch.arange(len(store)) if slot_of is None else torch.argsort(slot_of)
+        return torch.arange(len(store), device="cpu") if slot_of is None else torch.argsort(slot_of)
     return hottest_first(hotness, len(store))
 
 
@@ -190,7 +291,7 @@ def bytes_of_each(store: CompressedFeatureStore, ids: torch.Tensor) -> torch.Ten
 
 def bytes_of_first(store: CompressedFeatureStore, order: torch.Tensor) -> torch.Tensor:
     """order: int64 [n] on the CPU. Returns int64 [n]: the bytes of `CompressedRows` of its first 1, 2, ..., n rows."""
-    rows, count = store.rows, torch.arange(1, len(order) + 1)
+    rows, count = store.rows, torch.arange(1, len(order) + 1, device="cpu")
     empty = CompressedRows.empty(0, rows.row_bytes, rows.slot_bytes, 0).nbytes
     return empty + torch.cumsum(bytes_of_each(store, order), 0) + (count + 31) // 32 * 4
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.dlpack import to_dlpack
@@ -12,6 +12,7 @@ from . import _native
 from .codec import Codec
 from .compressed_rows import CompressedRows
 from .forms import DictForm
+from .pinned import PinnedRows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,16 +46,22 @@ class GatherStats:
 @dataclasses.dataclass(frozen=True)
 class MappedRows:
     """Compressed rows whose slots and overflow a GPU can read at these addresses, whether they lie in its memory or
-    in mapped host memory; the bitmask is always in its memory."""
+    in mapped host memory; the bitmask is always in its memory. held_by: what keeps the mapping as it is."""
 
     rows: CompressedRows
     slots_address: int
     overflow_address: int
     bitmask: torch.Tensor
+    held_by: PinnedRows | None = None
 
     @classmethod
     def on_device(cls, rows: CompressedRows) -> MappedRows:
         return cls(rows, rows.slots.data_ptr(), rows.overflow.data_ptr(), rows.bitmask)
+
+    @classmethod
+    def pinned(cls, pinned: PinnedRows, bitmask: torch.Tensor) -> MappedRows:
+        """bitmask: that of the rows, on the GPU."""
+        return cls(pinned.rows, pinned.slots.address, pinned.overflow.address, bitmask, pinned)
 
     def native(self) -> Any:
         return _native.cuda().RowBuffers(
@@ -81,12 +88,16 @@ _SEE_EVERY_IDS = 32768  # so many are gathered before the miss rate is looked at
 
 
 class GpuGather:
-    """Gathers rows of `store`, and of `cache` where they are cached, to `device`. Holds references to all the memory
-    that the kernel reads.
+    """Gathers rows of `store`, and of `cache` where they are cached, to `device`.
+
+    All that the kernel reads and writes is kept alive, by this object and then by its plan: a plan that is dropped
+    first waits for the gathers that were launched, on whatever stream. (Not for graphs that are replayed later: they
+    are captured with the memory as it is, and their owner keeps it.)
 
     place: int32 [num_rows] on the device: where the row of each id lies; None: the id itself. Places below the number
     of cached rows are slots of the cache, others are slots of the store after taking store_offset away (0 where the
     cache is a prefix of the store, else the number of cached rows).
+    lead_bytes: how much of a slot to fetch at first; a hint.
     """
 
     def __init__(
@@ -102,66 +113,60 @@ class GpuGather:
     ) -> None:
         self._native = _native.cuda()  # first: says how to get it where it is missing
         self.codec, self.device, self.num_rows = codec, device, store.rows.num_rows
-        self._counters = torch.zeros(self._native.NUM_COUNTERS, dtype=torch.int64, device=device)
-        # Pinned memory is mapped: the kernel writes what went wrong, the host reads it without waiting.
-        self._error = torch.zeros(2, dtype=torch.int64).pin_memory()
-        self._reported = self._error.numpy()
-        # What the counters were when the last gather that has run had run: read without waiting.
-        self._seen = torch.zeros_like(self._counters, device="cpu").pin_memory()
-        self._unseen_ids = 0  # gathered since then
-        self._seen_hits_misses = self._seen.numpy()[:2]
+        with torch.cuda.device(device):
+            self._counters = torch.zeros(self._native.NUM_COUNTERS, dtype=torch.int64, device=device)
+            # What the kernel writes of errors and counters, the host reads without waiting.
+            self._report = self._native.GatherReport()
+        self._unseen_ids = 0  # gathered since the report showed the counters
         self._last_hits_misses = (0, 0)
-        if isinstance(codec.form, DictForm):
-            self._miss_blocks = _MISS_BLOCKS_ZERO_CODE if codec.form.zero_code else _MISS_BLOCKS
-        else:
-            self._miss_blocks = _MISS_BLOCKS_IBP
         self._touched: torch.Tensor | None = None
+        self._num_places = self.num_rows + store_offset
+        self._miss_blocks = _miss_blocks(codec)
         self._miss_rate = 1.0 if cache is None or cache.num_rows < self.num_rows else 0.0
-        self.remap(store, lead_bytes=lead_bytes, cache=cache, place=place, store_offset=store_offset)
-
-    def remap(
-        self,
-        store: MappedRows,
-        *,
-        lead_bytes: int,
-        cache: CompressedRows | None = None,
-        place: torch.Tensor | None = None,
-        store_offset: int = 0,
-    ) -> None:
-        """What gathers from now on read, of the same rows; arguments as for the constructor. Counters go on. Those
-        under way must be done before what they read is freed."""
-        mapped_cache = MappedRows.on_device(cache) if cache is not None else None
-        self._memory = (store, mapped_cache, place)
         # Misses are spread over it.
         footprint_rows = self.num_rows - (cache.num_rows if cache is not None and store_offset == 0 else 0)
         self._ordering_pays = (
-            footprint_rows * store.rows.slot_bytes >= _ORDER_FOOTPRINT_BYTES
-            and self.num_rows + store_offset <= _MOST_PLACES
+            footprint_rows * store.rows.slot_bytes >= _ORDER_FOOTPRINT_BYTES and self._num_places <= _MOST_PLACES
         )
-        self._num_places = self.num_rows + store_offset
-        self._plan_arguments = {"store_offset": store_offset, "lead_bytes": lead_bytes}
-        self._make_plan()
+        self._reads = _Reads(store, cache, place, store_offset, lead_bytes)
+        self._plan = self.planned(self._reads)
+        # The counters are zeros for every stream.
+        torch.cuda.current_stream(device).synchronize()
 
-    def _make_plan(self) -> None:
-        store, cache, place = self._memory
-        with torch.cuda.device(self.device):
-            self._plan = self._native.make_gather_plan(
-                self.codec.form.on_device(self.device).native,
-                store.native(),
-                cache.native() if cache is not None else None,
-                place,
-                slot_bytes=store.rows.slot_bytes,
-                counters=self._counters,
-                error=self._error.data_ptr(),
-                touched=self._touched,
-                **self._plan_arguments,
-            )
+    def planned(self, reads: _Reads) -> Any:
+        """A plan for what is to be read of the same rows."""
+        cache = MappedRows.on_device(reads.cache) if reads.cache is not None else None
+        form = self.codec.form.on_device(self.device)
+        return self._native.make_gather_plan(
+            form.native,
+            reads.store.native(),
+            cache.native() if cache is not None else None,
+            reads.place,
+            slot_bytes=reads.store.rows.slot_bytes,
+            store_offset=reads.store_offset,
+            lead_bytes=max(1, min(reads.lead_bytes, reads.store.rows.slot_bytes)),
+            counters=self._counters,
+            report=self._report,
+            touched=self._touched,
+            owners=(form, reads, cache, self._counters, self._touched),
+        )
+
+    def remap(self, store: MappedRows, *, lead_bytes: int, cache: CompressedRows | None = None) -> Remap:
+        """What gathers read after `Remap.commit`, of the same rows in the same places. Changes nothing."""
+        reads = self._reads._replace(store=store, lead_bytes=lead_bytes, cache=cache)
+        return Remap(self, reads, self.planned(reads))
+
+    def wait(self) -> None:
+        """Until all gathers that were launched so far have run, on whatever stream."""
+        self._plan.wait()
 
     def count_unique(self) -> None:
-        """From now on `stats` says how many different rows were read: a bit of GPU memory for each row."""
+        """From now on `stats` says how many different rows were read: a bit of GPU memory for each row. No gather may
+        be under way in another thread."""
         if self._touched is None:
             self._touched = torch.zeros(-(-self._num_places // 32), dtype=torch.int32, device=self.device)
-            self._make_plan()
+            torch.cuda.current_stream(self.device).synchronize()  # zeros for every stream
+            self._plan = self.planned(self._reads)
 
     def gather(
         self,
@@ -183,23 +188,26 @@ class GpuGather:
             ordered = self._ordering_pays and miss_rate * len(ids) >= _ORDER_MIN_MISSES
         if max_blocks is None:
             max_blocks = self._miss_blocks if ordered or miss_rate == 1.0 else 0
-        with torch.cuda.device(self.device):
-            scratch = None
-            if ordered:
-                num_bytes = self._plan.order_scratch_bytes(len(ids))
-                scratch = to_dlpack(torch.empty(num_bytes, dtype=torch.uint8, device=self.device))
-            stream = torch.cuda.current_stream(self.device).cuda_stream
-            # As capsules: exporting a tensor through its __dlpack__ makes torch 2.9's default stream wait for this one.
-            self._plan.gather(to_dlpack(ids), scratch, to_dlpack(out_bytes), max_blocks, stream)
-            if self._memory[1] is not None:
-                self._unseen_ids += len(ids)
-                if self._unseen_ids >= _SEE_EVERY_IDS:
-                    self._seen.copy_(self._counters, non_blocking=True)
-                    self._unseen_ids = 0
+        plan, scratch = self._plan, None
+        if ordered:
+            num_bytes = plan.order_scratch_bytes(len(ids))
+            scratch = to_dlpack(torch.empty(num_bytes, dtype=torch.uint8, device=self.device))
+        shows = False
+        if self._reads.cache is not None:
+            self._unseen_ids += len(ids)
+            shows = self._unseen_ids >= _SEE_EVERY_IDS
+            if shows:
+                self._unseen_ids = 0
+        stream = torch.cuda.current_stream(self.device)
+        # As capsules: exporting a tensor through its __dlpack__ makes torch 2.9's default stream wait for this one.
+        plan.gather(to_dlpack(ids), scratch, to_dlpack(out_bytes), max_blocks, shows, stream.cuda_stream)
+        # They may have been made on other streams, and are not handed out again before this one is done with them.
+        ids.record_stream(stream)
+        out_bytes.record_stream(stream)
 
     def _miss_rate_lately(self) -> float:
         """Of the gathers since it was asked last, as far as they have run; of earlier ones if none has."""
-        hits, misses = self._seen_hits_misses.tolist()
+        hits, misses = self._report.seen
         new_hits, new_misses = hits - self._last_hits_misses[0], misses - self._last_hits_misses[1]
         if new_hits >= 0 and new_misses >= 0 and new_hits + new_misses > 0:
             self._miss_rate = new_misses / (new_hits + new_misses)
@@ -208,17 +216,19 @@ class GpuGather:
 
     def raise_reported(self) -> None:
         """Raises IndexError or FormatError if a kernel that has run has reported one. Does not wait."""
-        kind = int(self._reported[0])
+        kind = self._report.error
         if kind == 0:
             return
-        bad_id = int(self._reported[1])
-        self._error.zero_()
+        bad_id = self._report.error_id
+        self._report.clear_error()
         self._counters[-1] = 0  # the next error may be reported again
         if kind == self._native.ID_OUT_OF_RANGE:
             raise IndexError(
                 f"ids: want 0 <= id < {self.num_rows}, got {bad_id} in an earlier gather, which gave zeros for it"
             )
-        raise _native.FormatError(f"row {bad_id} is damaged: its payload or overflow index does not fit the store")
+        raise _native.FormatError(
+            f"row {bad_id} is damaged: its slot, payload or overflow index does not fit the store"
+        )
 
     def check(self) -> None:
         """Waits for the device, then raises what any gather so far has reported."""
@@ -235,6 +245,48 @@ class GpuGather:
         self._counters[:-1] = 0
         if self._touched is not None:
             self._touched.zero_()
+
+
+class _Reads(NamedTuple):
+    """What a plan's gathers read: see GpuGather."""
+
+    store: MappedRows
+    cache: CompressedRows | None
+    place: torch.Tensor | None
+    store_offset: int
+    lead_bytes: int
+
+
+class Remap(NamedTuple):
+    """A plan that is ready to take the place of another one."""
+
+    gather: GpuGather
+    reads: _Reads
+    plan: Any
+
+    def commit(self) -> None:
+        """No gather may be under way in another thread. Does not fail."""
+        self.gather._reads, self.gather._plan = self.reads, self.plan
+
+
+def ids_on_gpu(ids: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """ids: [n] on any device. Returns them on this GPU, on its current stream. A copy from CPU memory goes through
+    page-locked memory of its own: the host does not wait, and the caller's ids may be overwritten at once. Raises
+    RuntimeError where a CUDA graph would capture that copy, and read memory of others when it is replayed."""
+    if ids.device == device:
+        return ids
+    if ids.is_cuda:
+        return ids.to(device)
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(f"ids: want ids on {device} while a CUDA graph is captured, got ids on {ids.device}")
+    staged = torch.empty(ids.shape, dtype=ids.dtype, device="cpu", pin_memory=True)
+    return staged.copy_(ids).to(device, non_blocking=True)
+
+
+def _miss_blocks(codec: Codec) -> int:
+    if isinstance(codec.form, DictForm):
+        return _MISS_BLOCKS_ZERO_CODE if codec.form.zero_code else _MISS_BLOCKS
+    return _MISS_BLOCKS_IBP
 
 
 def _count_bits(words: torch.Tensor) -> int:

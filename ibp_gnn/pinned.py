@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import resource
 import weakref
 
@@ -11,53 +13,62 @@ from . import _native
 from .compressed_rows import CompressedRows
 
 
+class PageLock:
+    """Page-locks and maps a buffer for every GPU, as long as this object lives and is not closed. Nothing is copied.
+    Keeps the buffer alive. No kernel may be reading it at the end: plans hold on to what theirs read."""
+
+    def __init__(self, buffer: torch.Tensor, device: torch.device | None) -> None:
+        """buffer: uint8 [n] in CPU memory. device: whose context does it; None: the current one. Raises RuntimeError if
+        the system refuses. Other Python threads go on meanwhile."""
+        with _context_of(device):
+            self.address: int = _native.cuda().register_host_memory(buffer.data_ptr(), buffer.numel())
+        self._release = weakref.finalize(self, _unlock, buffer, device, os.getpid())
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._release()
+
+
 class PinnedRows:
-    """Page-locks and maps a store's slots and overflow rows for every GPU. Nothing is copied. Raises PinError."""
+    """A store's slots and overflow rows, page-locked. Immutable."""
 
-    def __init__(self, rows: CompressedRows) -> None:
+    def __init__(
+        self, rows: CompressedRows, device: torch.device | None = None, before: PinnedRows | None = None
+    ) -> None:
+        """device: as for PageLock. before: what rows that share some of these buffers have; those are not locked anew.
+        Raises PinError."""
         self.rows = rows
-        self.addresses: dict[str, int] = {}
-        self._registered: list[int] = []
-        self._release = weakref.finalize(self, _unregister, self._registered)
+        locks: dict[str, PageLock] = {}
         for name in ("slots", "overflow"):
+            buffer = getattr(rows, name)
+            if before is not None and getattr(before.rows, name).data_ptr() == buffer.data_ptr():
+                locks[name] = getattr(before, name)
+                continue
             try:
-                self.addresses[name] = self._register(rows, name)
-            except PinError:
-                self.close()
-                raise
-
-    def replace_overflow(self, rows: CompressedRows) -> None:
-        """rows: the same, but for the overflow area, which is page-locked before the old one is let go. No kernel may
-        be reading. Raises PinError, and has changed nothing then."""
-        address, old = self._register(rows, "overflow"), self.rows.overflow
-        self.rows, self.addresses["overflow"] = rows, address
-        self._registered.remove(old.data_ptr())
-        _native.cuda().unregister_host_memory(old.data_ptr())
-
-    def _register(self, rows: CompressedRows, name: str) -> int:
-        """Returns the buffer's address for GPUs."""
-        cuda, buffer = _native.cuda(), getattr(rows, name)
-        try:
-            address = cuda.register_host_memory(buffer.data_ptr(), buffer.numel())
-        except RuntimeError as error:
-            raise PinError(_why(rows, error)) from error
-        self._registered.append(buffer.data_ptr())
-        return address
+                locks[name] = PageLock(buffer, device)
+            except RuntimeError as error:
+                raise PinError(_why(rows, error)) from error
+        self.slots, self.overflow = locks["slots"], locks["overflow"]
 
     def close(self) -> None:
         """Unmaps; no kernel may be reading. Idempotent."""
-        self._release()
+        for lock in (self.slots, self.overflow):
+            lock.close()
 
 
 class PinError(RuntimeError):
     """The system refused to page-lock the memory; the message says how much was asked and what the limit is."""
 
 
-def _unregister(addresses: list[int]) -> None:
-    if addresses:
-        torch.cuda.synchronize()
-    while addresses:
-        _native.cuda().unregister_host_memory(addresses.pop())
+def _unlock(buffer: torch.Tensor, device: torch.device | None, process: int) -> None:
+    if os.getpid() == process:  # a forked child has no CUDA
+        with _context_of(device):
+            _native.cuda().unregister_host_memory(buffer.data_ptr())
+
+
+def _context_of(device: torch.device | None) -> contextlib.AbstractContextManager[object]:
+    """So that no context is made on GPU 0 for a store that another one reads."""
+    return contextlib.nullcontext() if device is None else torch.cuda.device(device)
 
 
 def _why(rows: CompressedRows, error: Exception) -> str:

@@ -18,7 +18,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
 
-from .feature_store import check_ids_on_cpu
+from .feature_store import CompressedFeatureStore, check_ids_on_cpu
+from .gpu_cache import CompressedGPUCache
 from .row_source import RowSource
 from .rows import as_ids, resolve_device
 
@@ -49,8 +50,9 @@ class Prefetcher(Generic[Batch]):
         lookahead: int = 1,
     ) -> None:
         """loader: any iterable of batches.
-        source: the features; a store, a GPU cache or any other RowSource. Ids in CPU memory reach it there, pinned if
-        `device` is a GPU, so that its `ids.to(device, non_blocking=True)` does not wait.
+        source: the features; a store, a GPU cache or any other RowSource. Ids in CPU memory reach it there. To a source
+        of your own they come pinned if `device` is a GPU: its `ids.to(device, non_blocking=True)` does not wait.
+        If its rows change, give it a `version` that changes with them, as the stores of ibp_gnn have.
         device: where the features go. On the CPU nothing overlaps: the calls, their order and the bits are the same.
         ids: the ids of a batch's rows, [n] int32/int64 on the CPU or a GPU, repeats and n == 0 allowed.
         lookahead: so many batches are fetched together, in one gather. It pays where one large gather is cheaper than
@@ -72,6 +74,9 @@ class Prefetcher(Generic[Batch]):
     def __iter__(self) -> Generator[tuple[Batch, torch.Tensor], None, None]:
         """Yields (batch, features [n, *row_shape] on `device`), in the loader's order. The stream that is current when
         a batch is asked for may use its features; the host waits for the GPU only to stay within a few steps of it.
+
+        The features are those that the source has at the moment of the yield: a batch that was fetched before an update
+        is fetched again. So in a loop that updates the source at every step, fetching ahead gains nothing.
 
         An error of the loader, of `ids` or of the gather is raised in the place of the batch that it is about, after
         all batches before it; then the iteration is over. What a kernel reports of ids on a GPU comes later, as with
@@ -125,7 +130,7 @@ class Prefetcher(Generic[Batch]):
                         group = []
                 if not ready:
                     break
-                yield _hand_over(ready.popleft(), self._device)
+                yield self._hand_over(ready.popleft())
             if failure is not None:
                 raise failure
         finally:
@@ -141,6 +146,7 @@ class Prefetcher(Generic[Batch]):
 
     def _fetch(self, group: list[tuple[Batch, torch.Tensor]], side: _SideStream | None) -> list[_Fetched]:
         ids = [one for _, one in group]
+        version = self._version()  # before the gather, so that an update meanwhile counts as one after it
         if side is None:
             rows, event = self._gather(ids), None
         else:
@@ -148,7 +154,22 @@ class Prefetcher(Generic[Batch]):
             with torch.cuda.stream(side.stream):
                 rows, event = self._gather(ids), torch.cuda.Event()
                 event.record()
-        return [_Fetched(batch, part, event) for (batch, _), part in zip(group, rows, strict=True)]
+        fetched = zip(group, rows, strict=True)
+        return [_Fetched(batch, own_ids, part, event, version) for (batch, own_ids), part in fetched]
+
+    def _hand_over(self, fetched: _Fetched) -> tuple[Batch, torch.Tensor]:
+        """Makes the current stream wait for the rows, and the allocator keep them until it has passed their last
+        use."""
+        if fetched.version != self._version():
+            return fetched.batch, self._gather([fetched.ids])[0]
+        if fetched.done is not None:
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(fetched.done)
+            fetched.rows.record_stream(stream)
+        return fetched.batch, fetched.rows
+
+    def _version(self) -> Any:
+        return getattr(self._source, "version", None)
 
     def _gather(self, ids: list[torch.Tensor]) -> list[torch.Tensor]:
         """The rows of each batch, on the current stream."""
@@ -157,24 +178,19 @@ class Prefetcher(Generic[Batch]):
 
     def _pinned(self, ids: torch.Tensor) -> torch.Tensor:
         """Pinned if they are on the way from the CPU to a GPU: a copy from pageable memory makes the host wait. torch
-        reuses the pinned memory only after the copy."""
-        return ids.pin_memory() if self._device.type == "cuda" and not ids.is_cuda else ids
+        reuses the pinned memory only after the copy. Our own sources do that themselves."""
+        own = isinstance(self._source, (CompressedFeatureStore, CompressedGPUCache))
+        return ids.pin_memory() if self._device.type == "cuda" and not ids.is_cuda and not own else ids
 
 
 class _Fetched(NamedTuple):
     batch: Any
+    ids: torch.Tensor
     rows: torch.Tensor
     done: torch.cuda.Event | None
     """Recorded behind what writes the rows; None on the CPU."""
-
-
-def _hand_over(fetched: _Fetched, device: torch.device) -> tuple[Any, torch.Tensor]:
-    """Makes the current stream wait for the rows, and the allocator keep them until it has passed their last use."""
-    if fetched.done is not None:
-        stream = torch.cuda.current_stream(device)
-        stream.wait_event(fetched.done)
-        fetched.rows.record_stream(stream)
-    return fetched.batch, fetched.rows
+    version: Any
+    """Of the source when the fetch began."""
 
 
 class _SideStream:

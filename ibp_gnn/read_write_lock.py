@@ -6,68 +6,251 @@ import contextlib
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
+from threading import get_ident
+from typing import NamedTuple, Protocol
+
+
+class OuterLock(Protocol):
+    """What a ReadWriteLock holds, too, while a thread is in it: a lock that processes share."""
+
+    def enter(self, thread: int) -> None:
+        """For a thread that is not in. May wait, and may raise; `leave` is called then, too."""
+
+    def leave(self, thread: int) -> None:
+        """Nothing happens for a thread that is not in."""
+
+    def before_fork(self, thread: int, is_in: bool) -> None:
+        """The thread forks; is_in: whether it is in the ReadWriteLock. Must not wait."""
+
+    def after_fork_in_parent(self) -> None: ...
+
+    def after_fork_in_child(self, thread: int, is_in: bool) -> None:
+        """The thread is the only one that is left."""
+
+
+class _Waiter(NamedTuple):
+    thread: int
+    writes: bool
+    granted: threading.Lock  # held until its turn comes
 
 
 class ReadWriteLock:
-    """`with lock:` to read, about a microsecond; `with lock.exclusive():` to write. A writer that waits goes before
-    readers that come later, so neither may be entered by a thread that is in one already.
+    """`with lock:` to read, about a microsecond; `with lock.exclusive():` to write. First come, first served: a reader
+    that comes after a waiting writer waits, too, so that neither is kept out for ever.
 
-    A fork waits until nobody writes; the child has the lock, held by nobody.
+    A thread that is in may enter again: reading inside of either, writing inside of writing. Writing inside of reading
+    raises RuntimeError. The thread that enters is the one that leaves.
+
+    A fork waits until no other thread writes. In the child the forking thread is in where it was; the others are gone.
     """
 
     def __init__(self) -> None:
-        self._reset()
+        self.outer: OuterLock | None = None  # set by whoever writes, or before other threads know the lock
+        self._mutex = threading.Lock()
+        self._reads: dict[int, int] = {}  # by thread, how many times it is in
+        self._writer: int | None = None
+        self._writes = 0  # how many times the writer is in
+        self._queue: deque[_Waiter] = deque()
         with _registry:
             _locks.add(self)
 
-    def _reset(self) -> None:
-        self._gate = threading.Lock()  # the way in; a writer keeps it
-        self._count = threading.Lock()
-        self._no_reader = threading.Condition(self._count)
-        self._readers = 0
-
     def __enter__(self) -> None:
-        with self._gate, self._count:
-            self._readers += 1
+        me, waiter = get_ident(), None
+        reads = self._reads.get(me, 0)  # only this thread changes it
+        try:
+            with self._mutex:
+                if reads or (self._writer is None and not self._queue) or self._writer == me:
+                    self._reads[me] = reads + 1
+                else:
+                    waiter = self._enqueue(me, writes=False)
+            if waiter is not None:
+                waiter.granted.acquire()
+            if self.outer is not None and not reads and self._writer != me:
+                self.outer.enter(me)
+        except BaseException:
+            self._back_to(me, reads, self._writes_of(me))
+            raise
 
     def __exit__(self, *_: object) -> None:
-        with self._count:
-            self._readers -= 1
-            if self._readers == 0:
-                self._no_reader.notify()
+        me = get_ident()
+        reads = self._reads.get(me, 0)
+        try:
+            if reads == 1:
+                if self.outer is not None and self._writer != me:
+                    self.outer.leave(me)
+                with self._mutex:
+                    del self._reads[me]
+                    if self._queue:
+                        self._grant()
+                return
+        except BaseException:
+            self._back_to(me, 0, self._writes_of(me))
+            raise
+        if not reads:
+            raise RuntimeError("want the lock left by the thread that entered it, got another one")
+        self._back_to(me, reads - 1, self._writes_of(me))
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Waits for the readers that are in, and keeps others out."""
-        with self._gate:
-            with self._count:
-                self._no_reader.wait_for(lambda: self._readers == 0)
+        """Waits for the other threads that are in, and keeps them out. Raises RuntimeError in a thread that reads: it
+        would wait for itself."""
+        me = get_ident()
+        reads, writes = self._reads.get(me, 0), self._writes_of(me)
+        if reads and not writes:
+            raise RuntimeError(
+                "exclusive: want a thread that is not reading (`with lock:`), got one that is: it would wait for itself"
+            )
+        try:
+            waiter = None
+            with self._mutex:
+                if writes or (self._writer is None and not self._reads and not self._queue):
+                    self._writer, self._writes = me, writes + 1
+                else:
+                    waiter = self._enqueue(me, writes=True)
+            if waiter is not None:
+                waiter.granted.acquire()
+            if self.outer is not None and not writes:
+                self.outer.enter(me)
             yield
+        finally:
+            # Reads that began inside and go on are kept.
+            self._back_to(me, self._reads.get(me, 0), writes)
+
+    def _writes_of(self, thread: int) -> int:
+        return self._writes if self._writer == thread else 0
+
+    def _enqueue(self, thread: int, *, writes: bool) -> _Waiter:
+        """The mutex is held."""
+        waiter = _Waiter(thread, writes, threading.Lock())
+        waiter.granted.acquire()
+        self._queue.append(waiter)
+        return waiter
+
+    def _back_to(self, thread: int, reads: int, writes: int) -> None:
+        """The calling thread is in that many times from now on, and waits no more. May be called again."""
+        if not reads and not writes and self.outer is not None:
+            self.outer.leave(thread)
+        with self._mutex:
+            if self._writer == thread:
+                self._writer, self._writes = (thread, writes) if writes else (None, 0)
+            if reads:
+                self._reads[thread] = reads
+            else:
+                self._reads.pop(thread, None)
+            if self._queue:
+                self._queue = deque(waiter for waiter in self._queue if waiter.thread != thread)
+                self._grant()
+
+    def _grant(self) -> None:
+        """Lets in those at the head of the queue who may be. The mutex is held."""
+        while self._queue and self._writer is None:
+            waiter = self._queue[0]
+            if waiter.writes and self._reads:
+                return
+            if waiter.writes:
+                self._writer, self._writes = waiter.thread, 1
+            else:
+                self._reads[waiter.thread] = 1
+            self._queue.popleft()
+            waiter.granted.release()
+
+    def _enter_to_fork(self, me: int) -> bool:
+        """Reads ahead of the queue. Returns False, and is not in, if another thread writes."""
+        with self._mutex:
+            if self._writer not in (None, me):
+                return False
+            self._reads[me] = self._reads.get(me, 0) + 1
+        return True
+
+    def _leave_after_fork(self, me: int) -> None:
+        with self._mutex:
+            self._reads[me] -= 1
+            if not self._reads[me]:
+                del self._reads[me]
+                self._grant()
+
+    def _prepare_fork(self, me: int) -> None:
+        if self.outer is not None:
+            self.outer.before_fork(me, self._is_in_without_fork(me))
+
+    def _reset_in_child(self, me: int) -> None:
+        is_in = self._is_in_without_fork(me)
+        self._mutex = threading.Lock()
+        self._queue = deque()
+        self._reads = {me: self._reads[me] - 1} if self._reads[me] > 1 else {}
+        if self.outer is not None:
+            self.outer.after_fork_in_child(me, is_in)
+
+    def _is_in_without_fork(self, me: int) -> bool:
+        return self._reads[me] > 1 or self._writer == me
 
 
 _registry = threading.Lock()  # held by whoever uses `_locks`; across a fork by the thread that forks
 _locks: weakref.WeakSet[ReadWriteLock] = weakref.WeakSet()
-_held: list[ReadWriteLock] = []  # by the thread that forks
+_in_fork: list[ReadWriteLock] = []  # those that the forking thread reads until the fork is over
 
 
 def _before_fork() -> None:
-    _registry.acquire()
+    """Reads all locks, and holds the registry. Waits with one of them at most, since a writer of one may be waiting for
+    another."""
+    me = get_ident()
+    blocked: ReadWriteLock | None = None
+    while True:
+        with _written_by_nobody(blocked):
+            _registry.acquire()
+            blocked = _enter_all(me)
+        if blocked is None:
+            for lock in _in_fork:
+                lock._prepare_fork(me)
+            return
+        _registry.release()
+
+
+@contextlib.contextmanager
+def _written_by_nobody(lock: ReadWriteLock | None) -> Iterator[None]:
+    """Waits for the lock, though not for its outer one, which other processes may hold."""
+    me = get_ident()
+    if lock is not None:
+        with lock._mutex:
+            waiter = None if lock._writer is None else lock._enqueue(me, writes=False)
+            if waiter is None:
+                lock._reads[me] = lock._reads.get(me, 0) + 1
+        if waiter is not None:
+            waiter.granted.acquire()
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock._leave_after_fork(me)
+
+
+def _enter_all(me: int) -> ReadWriteLock | None:
+    """Returns a lock that another thread writes, and is in none then; or None. The registry is held."""
     for lock in list(_locks):
-        lock.__enter__()
-        _held.append(lock)
+        if not lock._enter_to_fork(me):
+            while _in_fork:
+                _in_fork.pop()._leave_after_fork(me)
+            return lock
+        _in_fork.append(lock)
+    return None
 
 
 def _after_fork_in_parent() -> None:
-    while _held:
-        _held.pop().__exit__()
+    me = get_ident()
+    while _in_fork:
+        lock = _in_fork.pop()
+        if lock.outer is not None:
+            lock.outer.after_fork_in_parent()
+        lock._leave_after_fork(me)
     _registry.release()
 
 
 def _after_fork_in_child() -> None:
-    # Other threads, which may have held them, are not here.
-    while _held:
-        _held.pop()._reset()
+    me = get_ident()
+    while _in_fork:
+        _in_fork.pop()._reset_in_child(me)
     _registry.release()
 
 

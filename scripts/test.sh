@@ -36,7 +36,9 @@ run_pytest() {
 # Joined by &&: bash does not stop at a failing command in a function whose status is asked for.
 test_main() {
   if $leave_training; then set -- --ignore=tests/training; fi
-  echo "== ruff" && "$venv/bin/ruff" check . && echo "== mypy" && "$venv/bin/mypy" && run_pytest "$@"
+  echo "== sanitizers" && PATH="$venv/bin:$PATH" bash scripts/sanitize.sh &&
+    echo "== format" && PATH="$venv/bin:$PATH" bash scripts/check_format.sh &&
+    echo "== ruff" && "$venv/bin/ruff" check . && echo "== mypy" && "$venv/bin/mypy" && run_pytest "$@"
 }
 
 # In these two, what the environment is for must be there, or its tests would be skipped and nobody would see it. Of the

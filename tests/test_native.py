@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import mmap
 import os
+import struct
 import subprocess
 import sys
 
@@ -73,7 +74,7 @@ def encode_arguments(rows) -> dict:
     spills = lengths > SLOT_BYTES
     return dict(
         rows=rows,
-        overflow_index=np.cumsum(spills) - 1,
+        overflow_index=np.where(spills, np.cumsum(spills) - 1, -1),
         slots=filled(NUM_ROWS * SLOT_BYTES + 64),
         slot_bytes=SLOT_BYTES,
         bitmask=filled(8),
@@ -254,13 +255,90 @@ def test_encode_refuses(codec, rows, changes, message):
         assert (arguments[name] == FILL).all(), "nothing is written"
 
 
-def test_encode_refuses_a_missing_overflow_index(codec, rows, cpu_path):
-    """Rows that fit need none, so that only encoding can tell; it must not write to where -1 would lead."""
-    arguments = encode_arguments(rows) | dict(overflow_index=np.full(NUM_ROWS, -1))
-    arguments["overflow"] = guarded(arguments["overflow"])
-    with pytest.raises(ValueError, match="overflow_index: want at least 0 for row 0, .*, got -1"):
-        cpu.encode(codec, **arguments, path=cpu_path)
-    assert (arguments["overflow"] == FILL).all()
+CHANGED = "its payload has another length than when it was measured: the rows changed meanwhile"
+
+
+@pytest.mark.parametrize("first_row", [0, 1_000])
+def test_rows_that_need_an_overflow_index_and_have_none(codec, rows, first_row, cpu_path):
+    """Only encoding can tell that they need one. It must not write to where a negative index would lead."""
+    for missing in (-1, -2, -(1 << 63)):
+        arguments = encode_arguments(rows)
+        arguments["overflow_index"][8] = missing
+        arguments["overflow"] = guarded(arguments["overflow"])
+        with pytest.raises(ValueError, match=f"^row {first_row + 8}: {CHANGED}$"):
+            cpu.encode(codec, **arguments, path=cpu_path, first_row=first_row)
+        assert_bitwise_equal(arguments["overflow"][: 2 * ROW_BYTES], rows[[0, 4]].reshape(-1))
+        assert (arguments["overflow"][2 * ROW_BYTES :] == FILL).all()
+
+
+def test_rows_that_have_an_overflow_index_and_need_none(codec, rows, cpu_path):
+    """A row that was too long when it was measured and is shorter now would leave a hole in the overflow area, with the
+    bytes of nobody."""
+    arguments = encode_arguments(rows)
+    changed = rows.copy()
+    changed[36] = rows[35]
+    with pytest.raises(ValueError, match=f"^row 36: {CHANGED}$"):
+        cpu.encode(codec, **arguments | dict(rows=changed), path=cpu_path)
+    assert (arguments["overflow"][9 * ROW_BYTES :] == FILL).all()
+
+
+def test_rows_that_changed_and_need_as_much_as_before(codec, rows, cpu_path):
+    """What counts is where a row goes. It is stored as it was when it was encoded."""
+    arguments = encode_arguments(rows)
+    changed = rows.copy()
+    changed[4] ^= 255
+    changed[5] ^= 15
+    cpu.encode(codec, **arguments | dict(rows=changed), path=cpu_path)
+    encoded = reference.encode(changed, MASK, BITVAL, CHUNK_BITS, SLOT_BYTES)
+    for name in ("slots", "overflow"):
+        assert_bitwise_equal(arguments[name][:-64], getattr(encoded, name)[:-64])
+    assert_bitwise_equal(arguments["bitmask"], encoded.bitmask)
+
+
+def test_a_row_that_changed_is_named_whichever_thread_has_it(cpu_path):
+    """Big enough to be shared out among the threads."""
+    n, row_bytes, slot_bytes = 20_000, 100, 70
+    codec = cpu.IbpCodec(np.full(row_bytes, 0xF0, np.uint8), np.zeros(row_bytes, np.uint8), 8)
+    rows = np.zeros((n, row_bytes), np.uint8)
+    buffers = filled(n * slot_bytes + 64), slot_bytes, filled(cpu.bitmask_bytes(n)), filled(row_bytes + 64)
+    for row in (0, n // 2, n - 1):
+        changed = rows.copy()
+        changed[row] = 255
+        for threads in (1, 2, 7):
+            with pytest.raises(ValueError, match=f"^row {row}: {CHANGED}$"):
+                cpu.encode(codec, changed, np.full(n, -1), *buffers, threads, cpu_path)
+
+
+def test_slots_that_hold_raw_rows_need_no_overflow_index(codec, rows, cpu_path):
+    expected = reference.encode(rows, MASK, BITVAL, CHUNK_BITS, ROW_BYTES)
+    for index in (-1, 0):
+        slots, bitmask, overflow = filled(NUM_ROWS * ROW_BYTES + 64), filled(8), filled(ROW_BYTES + 64)
+        cpu.encode(codec, rows, np.full(NUM_ROWS, index), slots, ROW_BYTES, bitmask, overflow, 1, cpu_path)
+        assert_bitwise_equal(slots[:-64], expected.slots[:-64])
+        assert_bitwise_equal(bitmask, expected.bitmask)
+        assert (overflow == FILL).all()
+
+
+def test_a_part_of_the_overflow_area(codec, rows, encoded, cpu_path):
+    """The area starts with the row of this index; indices of rows before it are refused."""
+    arguments = encode_arguments(rows)
+    arguments["overflow_index"][arguments["overflow_index"] >= 0] += 1_000
+    cpu.encode(codec, **arguments, path=cpu_path, first_overflow=1_000)
+    assert_bitwise_equal(arguments["overflow"][:-64], encoded.overflow[:-64])
+    assert_bitwise_equal(arguments["slots"][:4].view("<u4"), np.array([1_000], np.uint32))
+    for index, message in ((999, "want at least 1000, got 999"), (1_010, "want below 1010, got 1010")):
+        arguments = encode_arguments(rows)
+        arguments["overflow_index"][arguments["overflow_index"] >= 0] = index
+        with pytest.raises(ValueError, match=f"overflow_index: {message}"):
+            cpu.encode(codec, **arguments, path=cpu_path, first_overflow=1_000)
+        for name in ("slots", "bitmask", "overflow"):
+            assert (arguments[name] == FILL).all(), "nothing is written"
+    for first in ((1 << 32) - 9, (1 << 63) - 1):
+        with pytest.raises(ValueError, match=f"overflow rows: want at most 4294967296, got 10 from {first} on"):
+            cpu.encode(codec, **encode_arguments(rows), path=cpu_path, first_overflow=first)
+    for name in ("first_overflow", "first_row"):
+        with pytest.raises(ValueError, match=f"{name}: want at least 0, got -1"):
+            cpu.encode(codec, **encode_arguments(rows), path=cpu_path, **{name: -1})
 
 
 @pytest.mark.parametrize(
@@ -481,8 +559,40 @@ def test_the_environment_can_force_a_path():
     assert "got 'mmx'" in refused.stderr
 
 
-def test_format_error_is_a_value_error():
-    assert issubclass(FormatError, ValueError) and FormatError is cpu.FormatError
+def dynamic_symbols(path: str) -> tuple[set[bytes], set[bytes]]:
+    """Names that a shared library defines for others, and names that it wants from others: the table `.dynsym` of a
+    little-endian ELF file of 64 bits."""
+    with open(path, "rb") as file:
+        content = file.read()
+    assert content[:6] == b"\x7fELF\x02\x01"
+    sections_at, section_bytes, num_sections = (
+        struct.unpack_from("<Q", content, 40)[0],
+        *struct.unpack_from("<HH", content, 58),
+    )
+    sections = [
+        struct.unpack_from("<IIQQQQIIQQ", content, sections_at + i * section_bytes) for i in range(num_sections)
+    ]
+    (symbols,) = (section for section in sections if section[1] == 11)  # SHT_DYNSYM
+    names_at = sections[symbols[6]][4]
+    defined, wanted = set(), set()
+    for at in range(symbols[4], symbols[4] + symbols[5], symbols[9]):
+        name_at, _, _, section = struct.unpack_from("<IBBH", content, at)
+        name = content[names_at + name_at : content.index(b"\0", names_at + name_at)]
+        (defined if section else wanted).add(name)
+    return defined, wanted - {b""}
+
+
+@pytest.mark.parametrize("name", ["_cpu", "_cuda"])
+def test_the_extension_exports_its_entry_point_alone(name):
+    """Where the linker puts the C++ library into each extension, exported copies of it mix with torch's, and the first
+    error ends the process. Streams would share the state of locales all the same."""
+    if name == "_cuda" and not _native.cuda_is_built():
+        pytest.skip("the CUDA extension is not built")
+    extension = cpu if name == "_cpu" else _native.cuda()
+    defined, wanted = dynamic_symbols(extension.__file__)
+    assert defined == {b"PyInit_" + name.encode()}
+    assert b"PyErr_SetString" in wanted
+    assert [symbol for symbol in wanted if b"stream" in symbol and symbol.startswith(b"_ZNSt")] == []
 
 
 def test_the_extension_links_no_torch():

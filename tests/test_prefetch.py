@@ -431,3 +431,36 @@ def test_bad_ids_on_the_cpu_are_told_at_their_batch(lookahead: int) -> None:
     check([next(iterator), next(iterator)], batches[:2])
     with pytest.raises(IndexError, match="want 0 <= id < 500, got 500 at position 1"):
         next(iterator)
+
+
+@pytest.mark.parametrize("lookahead", [1, 3])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("kind", ["store", "cache"])
+def test_rows_are_those_of_the_moment_of_the_yield(kind: str, device: str, lookahead: int) -> None:
+    if kind == "cache" and device == "cpu":
+        pytest.skip("a cache is on a GPU")
+    store = CompressedFeatureStore.build(torch.zeros(100, 4), progress=False)
+    source = CompressedGPUCache(store, "50 rows") if kind == "cache" else store
+    batches = [torch.tensor([1, 2, 60, 2 + step]) for step in range(9)]
+    steps = 0
+    for ids, x in Prefetcher(batches, source, device=device, lookahead=lookahead):
+        assert_bitwise_equal(x.cpu(), store.gather(ids))
+        if steps % 3 != 1:  # some batches are fetched after the last update
+            store.update(torch.tensor([2, 60]), torch.full((2, 4), 1.0 + steps))
+        steps += 1
+    assert steps == 9
+
+
+def test_a_source_of_ones_own_tells_by_its_version() -> None:
+    class Changing(Rows):
+        version = 0
+
+    rows = torch.zeros(10, 2)
+    source = Changing(rows)
+    got = []
+    for ids, x in Prefetcher([torch.tensor([step]) for step in range(5)], source, device="cpu", lookahead=2):
+        got.append(float(x[0, 0]))
+        rows += 1
+        source.version += 1
+        assert len(ids) == 1
+    assert got == [0, 1, 2, 3, 4]

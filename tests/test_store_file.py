@@ -635,7 +635,6 @@ def test_page_locked_rows_are_in_memory_and_checked(
             del locked[address]
 
     monkeypatch.setattr(_native, "cuda", lambda: Registers())
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     path, rows = small_file(tmp_path)
     store = CompressedFeatureStore.load(path, pin=True, **options)
     held = store.rows

@@ -66,26 +66,31 @@ void BindMeasure(const RowCodec& codec, const CpuMatrix<const uint8_t>& rows, co
 void BindEncode(const RowCodec& codec, const CpuMatrix<const uint8_t>& rows,
                 const CpuVector<const int64_t>& overflow_index, const CpuVector<uint8_t>& slots, int64_t slot_bytes,
                 const CpuVector<uint8_t>& bitmask, const CpuVector<uint8_t>& overflow, int threads,
-                const std::string& path, int64_t first_overflow) {
+                const std::string& path, int64_t first_overflow, int64_t first_row) {
   CheckRows(codec, rows);
   const int64_t n = Length(rows);
   CheckAtLeast("first_overflow", 0, first_overflow);
+  CheckAtLeast("first_row", 0, first_row);
   CheckEqual("overflow_index", n, Length(overflow_index));
   CheckSlotBuffers(codec.row_bytes, n, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
-  const int64_t overflow_end = first_overflow + (Length(overflow) - kSlackBytes) / codec.row_bytes;
-  if (overflow_end > (int64_t{1} << 32)) {
-    Throw<ArgumentError>("overflow rows: want at most ", int64_t{1} << 32, ", got ", overflow_end);
+  const int64_t num_overflow = (Length(overflow) - kSlackBytes) / codec.row_bytes;
+  if (first_overflow > (int64_t{1} << 32) - num_overflow) {
+    Throw<ArgumentError>("overflow rows: want at most ", int64_t{1} << 32, ", got ", num_overflow, " from ",
+                         first_overflow, " on");
   }
+  const int64_t overflow_end = first_overflow + num_overflow;
   for (int64_t i = 0; i < n; ++i) {
-    if (overflow_index.data()[i] >= overflow_end) {
-      Throw<ArgumentError>("overflow_index: want below ", overflow_end, ", got ", overflow_index.data()[i]);
+    const int64_t index = overflow_index.data()[i];
+    if (index >= overflow_end) Throw<ArgumentError>("overflow_index: want below ", overflow_end, ", got ", index);
+    if (index >= 0 && index < first_overflow && slot_bytes < codec.row_bytes) {
+      Throw<ArgumentError>("overflow_index: want at least ", first_overflow, ", got ", index);
     }
   }
   const CodePath& code_path = path.empty() ? SelectCodePath() : CodePathByName(path.c_str());
   const NoGil no_gil;
-  EncodeRows(codec, code_path, rows.data(), n, overflow_index.data(),
-             {slots.data(), bitmask.data(), overflow.data(), static_cast<int32_t>(slot_bytes), first_overflow},
-             threads);
+  const MutableSlots out{slots.data(),   bitmask.data(), overflow.data(), static_cast<int32_t>(slot_bytes),
+                         first_overflow, num_overflow};
+  EncodeRows(codec, code_path, rows.data(), n, overflow_index.data(), first_row, out, threads);
 }
 
 void BindDecode(const RowCodec& codec, const CpuVector<const uint8_t>& slots, int64_t slot_bytes,
@@ -106,9 +111,7 @@ void BindDecode(const RowCodec& codec, const CpuVector<const uint8_t>& slots, in
   const NoGil no_gil;
   const int64_t bad = FirstBadId(ids.data(), Length(ids), num_rows);
   if (bad >= 0) {
-    std::ostringstream message;
-    message << "ids: want 0 <= id < " << num_rows << ", got " << ids.data()[bad] << " at position " << bad;
-    throw std::out_of_range(message.str());
+    Throw<std::out_of_range>("ids: want 0 <= id < ", num_rows, ", got ", ids.data()[bad], " at position ", bad);
   }
   DecodeRows(codec, code_path, rows, slot_of ? slot_of->data() : nullptr, ids.data(), Length(ids), out.data(), threads);
 }
@@ -158,7 +161,8 @@ NB_MODULE(_cpu, m) {
         nb::arg("threads"), nb::arg("path") = "");
   m.def("encode", &BindEncode, nb::arg("codec"), nb::arg("rows").noconvert(), nb::arg("overflow_index").noconvert(),
         nb::arg("slots").noconvert(), nb::arg("slot_bytes"), nb::arg("bitmask").noconvert(),
-        nb::arg("overflow").noconvert(), nb::arg("threads"), nb::arg("path") = "", nb::arg("first_overflow") = 0);
+        nb::arg("overflow").noconvert(), nb::arg("threads"), nb::arg("path") = "", nb::arg("first_overflow") = 0,
+        nb::arg("first_row") = 0);
   m.def("decode", &BindDecode, nb::arg("codec"), nb::arg("slots").noconvert(), nb::arg("slot_bytes"),
         nb::arg("bitmask").noconvert(), nb::arg("overflow").noconvert(), nb::arg("num_rows"),
         nb::arg("ids").noconvert(), nb::arg("out").noconvert(), nb::arg("threads"), nb::arg("path") = "",

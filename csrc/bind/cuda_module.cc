@@ -1,15 +1,20 @@
 // ibp_gnn._cuda: checks shapes, calls. Everything is enqueued on the stream that is passed (its raw address), on the
 // current device; nothing here synchronises.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 
 #include "bind/ndarrays.h"
 #include "core/ibp_tables.h"
 #include "core/slot_buffers.h"
+#include "cuda/cuda_check.h"
 #include "cuda/host_memory.h"
 #include "cuda/kernels.h"
+#include "cuda/report_words.h"
+#include "cuda/stream_uses.h"
 
 namespace ibp {
 namespace {
@@ -90,15 +95,23 @@ template <typename Codec>
 void BindEncode(const Codec& codec, const CudaMatrix<const uint8_t>& rows,
                 const CudaVector<const int64_t>& overflow_index, const CudaVector<uint8_t>& slots, int64_t slot_bytes,
                 const CudaVector<uint8_t>& bitmask, const CudaVector<uint8_t>& overflow,
-                const CudaVector<uint8_t>& scratch, uint64_t stream) {
+                const CudaVector<uint8_t>& scratch, const CudaVector<int64_t>& changed_row, uint64_t stream) {
   CheckEncodes(codec);
   CheckRows(codec, rows);
   const int64_t n = Length(rows);
   CheckEqual("overflow_index", n, Length(overflow_index));
   CheckSlotBuffers(codec.layout.row_bytes, n, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
   CheckAtLeast("scratch bytes", EncodeScratchBytes(codec.layout), Length(scratch));
-  LaunchEncode(codec, rows.data(), n, overflow_index.data(), slots.data(), static_cast<int32_t>(slot_bytes),
-               reinterpret_cast<uint32_t*>(bitmask.data()), overflow.data(), scratch.data(), Stream(stream));
+  CheckEqual("changed_row", 1, Length(changed_row));
+  EncodeTarget target;
+  target.slots = slots.data();
+  target.slot_bytes = static_cast<int32_t>(slot_bytes);
+  target.bitmask = reinterpret_cast<uint32_t*>(bitmask.data());
+  target.overflow = overflow.data();
+  target.num_overflow = (Length(overflow) - kSlackBytes) / codec.layout.row_bytes;
+  target.overflow_index = overflow_index.data();
+  target.changed_row = reinterpret_cast<unsigned long long*>(changed_row.data());
+  LaunchEncode(codec, rows.data(), n, target, scratch.data(), Stream(stream));
 }
 
 // Buffers by address and length, because slots and overflow may be mapped host memory, which no array type describes.
@@ -122,17 +135,46 @@ struct RowBuffers {
   }
 };
 
-// All that stays the same from gather to gather. The arrays behind the addresses belong to the caller.
+// What gathers of a plan and of those that follow it tell the host: {GatherError, the id} of the first bad row, then
+// the counters as they were when a gather that was told to show them had run.
+class GatherReport {
+ public:
+  int64_t error() const { return words_.words()[kErrorWord]; }
+  int64_t error_id() const { return words_.words()[kErrorWord + 1]; }
+  void ClearError() { words_.words()[kErrorWord] = kNoError; }
+  nb::tuple Seen() const {
+    const volatile int64_t* seen = words_.words() + kSeenWord;
+    return nb::make_tuple(int64_t{seen[kHits]}, int64_t{seen[kMisses]});
+  }
+  int64_t* error_words() const { return const_cast<int64_t*>(words_.words() + kErrorWord); }
+  int64_t* seen_words() const { return const_cast<int64_t*>(words_.words() + kSeenWord); }
+
+ private:
+  static constexpr int kErrorWord = 0, kSeenWord = 2;
+  static_assert(kSeenWord + kNumGatherCounters <= ReportWords::kNumReportWords);
+  ReportWords words_;
+};
+
+// All that stays the same from gather to gather. Keeps what its addresses lie in alive (`owners`), and lets go of it
+// only when every gather that was launched has run, on whatever stream.
 template <typename Codec>
 struct GatherPlan {
+  nb::object owners;
+  std::shared_ptr<GatherReport> report;
   Codec codec;
   GatherRequest request;
+  int device;
+  std::unique_ptr<StreamUses> uses;
 
   GatherPlan(const Codec& codec_, const RowBuffers& store, const std::optional<RowBuffers>& cache,
              const std::optional<CudaVector<const int32_t>>& place, int64_t store_offset, int64_t slot_bytes,
-             int64_t lead_bytes, const CudaVector<int64_t>& counters, uint64_t error,
-             const std::optional<CudaVector<int32_t>>& touched)
-      : codec(codec_) {
+             int64_t lead_bytes, const CudaVector<int64_t>& counters, std::shared_ptr<GatherReport> report_,
+             const std::optional<CudaVector<int32_t>>& touched, nb::object owners_)
+      : owners(std::move(owners_)),
+        report(std::move(report_)),
+        codec(codec_),
+        device(counters.device_id()),
+        uses(std::make_unique<StreamUses>(device)) {
     request.store = store.Checked(codec.layout.row_bytes, slot_bytes);
     if (lead_bytes < 1 || lead_bytes > slot_bytes) {
       Throw<ArgumentError>("lead_bytes: want 1 to ", slot_bytes, ", got ", lead_bytes);
@@ -148,12 +190,29 @@ struct GatherPlan {
     request.slot_bytes = static_cast<int32_t>(slot_bytes);
     request.lead_bytes = static_cast<int32_t>(lead_bytes);
     request.counters_dev = counters.data();
-    request.error = reinterpret_cast<int64_t*>(error);
+    request.error = report->error_words();
     if (touched) {
       CheckEqual("touched", CeilDiv(request.num_places(), 32), Length(*touched));
       request.touched_dev = reinterpret_cast<uint32_t*>(touched->data());
     }
   }
+  GatherPlan(GatherPlan&&) = default;
+  ~GatherPlan() {
+    if (uses) Wait();  // null after a move
+  }
+
+  // Until all gathers that were launched so far have run.
+  void Wait() {
+    const nb::gil_scoped_release no_gil;
+    uses->Wait();
+  }
+
+  // Also where a launch fails after others of the same gather.
+  struct RecordAtEnd {
+    StreamUses& uses;
+    cudaStream_t stream;
+    ~RecordAtEnd() { uses.Record(stream); }
+  };
 
   GatherRequest Request(const AnyCudaVector& ids) const {
     GatherRequest now = request;
@@ -166,6 +225,7 @@ struct GatherPlan {
 
   int64_t OrderScratch(int64_t num_ids) const {
     CheckOrderable(num_ids);
+    const DeviceGuard guard(device);
     return OrderScratchBytes(request, num_ids);
   }
 
@@ -176,19 +236,26 @@ struct GatherPlan {
                            request.num_places());
   }
 
-  // order_scratch, if the rows are to be fetched in order of their places: [OrderScratch(ids)].
+  // order_scratch, if the rows are to be fetched in order of their places: [OrderScratch(ids)]. shows: whether the
+  // report is to show the counters after it.
   void Gather(const AnyCudaVector& ids, const std::optional<CudaVector<uint8_t>>& order_scratch,
-              const CudaMatrix<uint8_t>& out, int max_blocks, uint64_t stream) const {
+              const CudaMatrix<uint8_t>& out, int max_blocks, bool shows, uint64_t stream) const {
+    CheckEqual("device of ids", device, ids.device_id());
+    CheckEqual("device of out", device, out.device_id());
+    const DeviceGuard guard(device);
     GatherRequest now = Request(ids);
     CheckEqual("out rows", now.num_ids, Length(out));
     CheckEqual("out row_bytes", int64_t{codec.layout.row_bytes}, static_cast<int64_t>(out.shape(1)));
     now.out_dev = out.data();
     now.max_blocks = max_blocks;
-    if (order_scratch) {
-      CheckAtLeast("order_scratch", OrderScratch(now.num_ids), Length(*order_scratch));
-      LaunchOrder(now, order_scratch->data(), Length(*order_scratch), Stream(stream));
-    }
+    if (order_scratch) CheckAtLeast("order_scratch", OrderScratch(now.num_ids), Length(*order_scratch));
+    const RecordAtEnd record{*uses, Stream(stream)};
+    if (order_scratch) LaunchOrder(now, order_scratch->data(), Length(*order_scratch), Stream(stream));
     LaunchGather(codec, now, Stream(stream));
+    if (shows && !IsCapturing(Stream(stream))) {
+      IBP_CUDA_CHECK(cudaMemcpyAsync(report->seen_words(), request.counters_dev, kNumGatherCounters * sizeof(int64_t),
+                                     cudaMemcpyDeviceToHost, Stream(stream)));
+    }
   }
 };
 
@@ -201,6 +268,14 @@ void BindCopyRows(uint64_t rows, const CudaVector<const int64_t>& ids,
                  positions ? positions->data() : nullptr, Length(ids), out.data(), max_blocks, Stream(stream));
 }
 
+void BindScatterRows(const CudaMatrix<const uint8_t>& rows, const CudaVector<const int64_t>& at,
+                     const CudaMatrix<uint8_t>& out, uint64_t stream) {
+  CheckEqual("at", Length(rows), Length(at));
+  CheckEqual("row_bytes", static_cast<int64_t>(rows.shape(1)), static_cast<int64_t>(out.shape(1)));
+  LaunchScatterRows(rows.data(), static_cast<int32_t>(rows.shape(1)), at.data(), Length(at), out.data(), Length(out),
+                    Stream(stream));
+}
+
 // What a codec can do, under the same names for every codec.
 template <typename Codec>
 void BindCodec(nb::module_& m, const char* plan_name) {
@@ -210,23 +285,25 @@ void BindCodec(nb::module_& m, const char* plan_name) {
   m.def("encode", &BindEncode<Codec>, nb::arg("codec"), nb::arg("rows").noconvert(),
         nb::arg("overflow_index").noconvert(), nb::arg("slots").noconvert(), nb::arg("slot_bytes"),
         nb::arg("bitmask").noconvert(), nb::arg("overflow").noconvert(), nb::arg("scratch").noconvert(),
-        nb::arg("stream"));
+        nb::arg("changed_row").noconvert(), nb::arg("stream"));
   using Plan = GatherPlan<Codec>;
   nb::class_<Plan>(m, plan_name)
       .def("order_scratch_bytes", &Plan::OrderScratch, nb::arg("num_ids"))
       .def("gather", &Plan::Gather, nb::arg("ids").noconvert(), nb::arg("order_scratch").noconvert().none(),
-           nb::arg("out").noconvert(), nb::arg("max_blocks"), nb::arg("stream"));
+           nb::arg("out").noconvert(), nb::arg("max_blocks"), nb::arg("shows"), nb::arg("stream"))
+      .def("wait", &Plan::Wait, "Until all gathers that were launched so far have run.");
   m.def(
       "make_gather_plan",
       [](const Codec& codec, const RowBuffers& store, const std::optional<RowBuffers>& cache,
          const std::optional<CudaVector<const int32_t>>& place, int64_t store_offset, int64_t slot_bytes,
-         int64_t lead_bytes, const CudaVector<int64_t>& counters, uint64_t error,
-         const std::optional<CudaVector<int32_t>>& touched) {
-        return Plan(codec, store, cache, place, store_offset, slot_bytes, lead_bytes, counters, error, touched);
+         int64_t lead_bytes, const CudaVector<int64_t>& counters, const std::shared_ptr<GatherReport>& report,
+         const std::optional<CudaVector<int32_t>>& touched, const nb::object& owners) {
+        return Plan(codec, store, cache, place, store_offset, slot_bytes, lead_bytes, counters, report, touched,
+                    owners);
       },
       nb::arg("codec"), nb::arg("store"), nb::arg("cache").none(), nb::arg("place").noconvert().none(),
       nb::arg("store_offset"), nb::arg("slot_bytes"), nb::arg("lead_bytes"), nb::arg("counters").noconvert(),
-      nb::arg("error"), nb::arg("touched").noconvert().none());
+      nb::arg("report"), nb::arg("touched").noconvert().none(), nb::arg("owners"));
 }
 
 }  // namespace
@@ -270,17 +347,28 @@ NB_MODULE(_cuda, m) {
   m.def("copy_rows", &BindCopyRows, nb::arg("rows"), nb::arg("ids").noconvert(),
         nb::arg("positions").noconvert().none(), nb::arg("out").noconvert(), nb::arg("max_blocks"), nb::arg("stream"),
         "Gathers uncompressed rows; ids are not checked. For benchmarks.");
+  m.def("scatter_rows", &BindScatterRows, nb::arg("rows").noconvert(), nb::arg("at").noconvert(),
+        nb::arg("out").noconvert(), nb::arg("stream"),
+        "out[at[i]] = rows[i], all uint8 [n, row_bytes]. Allocates nothing.");
+  // Page-locking takes seconds for gigabytes: other Python threads go on meanwhile.
   m.def(
       "register_host_memory",
       [](uint64_t address, int64_t bytes) { return RegisterHostMemory(reinterpret_cast<void*>(address), bytes); },
-      nb::arg("address"), nb::arg("bytes"), "Page-locks and maps host memory; returns its device address.");
+      nb::arg("address"), nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(),
+      "Page-locks and maps host memory, for all GPUs, by the current one; returns its device address.");
   m.def(
       "unregister_host_memory", [](uint64_t address) { UnregisterHostMemory(reinterpret_cast<void*>(address)); },
-      nb::arg("address"));
+      nb::arg("address"), nb::call_guard<nb::gil_scoped_release>());
   nb::class_<RowBuffers>(m, "RowBuffers")
       .def(nb::init<uint64_t, int64_t, uint64_t, int64_t, uint64_t, int64_t, int64_t>(), nb::arg("slots"),
            nb::arg("slots_length"), nb::arg("bitmask"), nb::arg("bitmask_length"), nb::arg("overflow"),
            nb::arg("overflow_length"), nb::arg("num_rows"));
+  nb::class_<GatherReport>(m, "GatherReport")
+      .def(nb::init<>())
+      .def_prop_ro("error", &GatherReport::error, "A GatherError: what is wrong with the first bad row; 0: nothing.")
+      .def_prop_ro("error_id", &GatherReport::error_id, "The id of that row.")
+      .def_prop_ro("seen", &GatherReport::Seen, "(hits, misses) of the last gather that has run and showed them.")
+      .def("clear_error", &GatherReport::ClearError);
   BindCodec<DeviceIbpCodec>(m, "IbpGatherPlan");
   BindCodec<DeviceDictCodec>(m, "DictGatherPlan");
 }

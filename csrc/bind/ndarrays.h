@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 
 #include <cstdint>
+#include <exception>
 
 #include "core/check.h"
 
@@ -25,8 +26,20 @@ int64_t Length(const A& array) {
   return static_cast<int64_t>(array.shape(0));
 }
 
-// Maps FormatError to a ValueError of this module's own name; ArgumentError derives from invalid_argument, which
-// nanobind already maps to ValueError.
-inline void BindErrors(nb::module_& m) { nb::exception<FormatError>(m, "FormatError", PyExc_ValueError); }
+// Makes the module raise FormatError as the Python class of that name, which all extensions share. ArgumentError
+// derives from invalid_argument, which nanobind already maps to ValueError.
+inline void BindErrors(nb::module_& m) {
+  nb::object error = nb::module_::import_("ibp_gnn.errors").attr("FormatError");
+  m.attr("FormatError") = error;
+  nb::register_exception_translator(
+      [](const std::exception_ptr& raised, void* python_class) {
+        try {
+          std::rethrow_exception(raised);
+        } catch (const FormatError& e) {
+          PyErr_SetString(static_cast<PyObject*>(python_class), e.what());
+        }
+      },
+      error.release().ptr());  // nanobind keeps its translators, so the class must not be freed either
+}
 
 }  // namespace ibp

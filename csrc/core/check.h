@@ -1,9 +1,12 @@
 // Argument errors. Bindings turn ArgumentError into ValueError and FormatError into ibp_gnn.FormatError.
+//
+// Messages are put together without streams. A stream brings locales with it, whose state the C++ library shares within
+// a process, and an extension that has its own copy of that library must not share anything.
 #pragma once
 
-#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 namespace ibp {
 
@@ -15,11 +18,25 @@ struct FormatError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+inline void AppendPart(std::string& message, const char* text) { message += text; }
+
+template <typename Integer, typename = std::enable_if_t<std::is_integral_v<Integer>>>
+void AppendPart(std::string& message, Integer number) {
+  static_assert(!std::is_same_v<Integer, bool> && !std::is_same_v<Integer, char>, "want a number");
+  message += std::to_string(number);
+}
+
+// parts: text and integers.
+template <typename... Parts>
+std::string Message(const Parts&... parts) {
+  std::string message;
+  (AppendPart(message, parts), ...);
+  return message;
+}
+
 template <typename Error, typename... Parts>
 [[noreturn]] void Throw(const Parts&... parts) {
-  std::ostringstream message;
-  (message << ... << parts);
-  throw Error(message.str());
+  throw Error(Message(parts...));
 }
 
 // `what` names the argument; the message says what was wanted and what came.

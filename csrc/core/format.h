@@ -1,4 +1,4 @@
-// The byte format of compressed rows, version 1. This file is its one definition; the NumPy oracle
+// The byte format of compressed rows, version kFormatVersion. This file is its one definition; the NumPy oracle
 // (ibp_gnn/reference.py) and the golden vectors (tests/golden/) pin it.
 //
 // A row is a string of 8 * row_bytes bits: bit k is bit (k % 8) of byte k / 8, so that on a little-endian
@@ -21,7 +21,7 @@
 //   0  if slot_bytes >= row_bytes, the raw row; otherwise a uint32 (little endian), the index of the raw row
 //      in the overflow area, whose rows are row_bytes apart and in the order of their row numbers
 // Unused bytes of a slot are 0. Slots and overflow are followed by kSlackBytes bytes of 0, so that decoders
-// may read whole aligned words.
+// may load whole words and vectors.
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/bits.h"
+#include "core/format.h"
 
 namespace ibp {
 namespace {
@@ -17,7 +18,9 @@ inline Word Load(const uint8_t* p) {
   return x;
 }
 
-// `count` bits (at most 64) from bit `bit`; reads up to 9 bytes from that bit's byte on.
+constexpr int kReadBitsBytes = 9;
+
+// `count` bits (at most 64) from bit `bit`; reads up to kReadBitsBytes bytes from that bit's byte on.
 inline uint64_t ReadBits(const uint8_t* bytes, int64_t bit, int count) {
   const uint8_t* p = bytes + (bit >> 3);
   const int shift = static_cast<int>(bit & 7);

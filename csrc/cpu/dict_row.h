@@ -7,6 +7,9 @@
 namespace ibp {
 namespace {
 
+// Decoding reads with CodeAt (2 bytes) and ReadBits, before the limit.
+static_assert(kReadBitsBytes <= kSlackBytes);
+
 // Where a payload's planes lie, and how many values each has.
 struct DictPlanes {
   int32_t values_with_low = 0;

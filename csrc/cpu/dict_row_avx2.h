@@ -13,11 +13,17 @@ namespace {
 
 constexpr int kGroup = 8;  // values
 
+// The low bits of four values of 32 bits are in 16 bytes from their first byte on, if they are this many at most.
+constexpr int kMaxLowBits32 = 25;
+// The longest loads of decoding start before the end of the low bits: 16 bytes, and 16 more from where those of the
+// second four values start.
+static_assert(4 * kMaxLowBits32 / 8 + sizeof(__m128i) <= kSlackBytes);
+
 template <typename Isa>
 struct DictRowAvx2 : DictRow<Isa> {
   static bool Serves(const DictLayout& layout) {
-    const bool width =
-        (layout.value_bits == 32 && layout.low_bits() <= 25) || (layout.value_bits == 16 && layout.low_bits() <= 14);
+    const bool width = (layout.value_bits == 32 && layout.low_bits() <= kMaxLowBits32) ||
+                       (layout.value_bits == 16 && layout.low_bits() <= 14);
     return width && !layout.zero_code && layout.symbol_bits <= 8 && (layout.value_bits == 32 || !layout.per_column);
   }
 

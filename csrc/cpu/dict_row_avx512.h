@@ -15,6 +15,10 @@ static_assert(ibp::kMaxColumnCodeBits == 3, "eight entries a column");
 namespace ibp {
 namespace {
 
+// The longest loads of decoding are whole registers. They start at the limit at the latest: there, where the last group
+// has no low bits.
+static_assert(sizeof(__m512i) <= kSlackBytes);
+
 // Fields of 1 to 3 bits, 64 of them one after the other in up to 25 bytes: to bytes.
 struct FieldBytes {
   alignas(64) uint8_t bytes[64];  // for each word those that hold its eight fields

@@ -14,6 +14,9 @@
 namespace ibp {
 namespace {
 
+// Decoding reads with Load<uint64_t> and ReadBits, at the limit at the latest: there, where a group leaves no bits.
+static_assert(kReadBitsBytes <= kSlackBytes);
+
 // Row bits [64 * group, 64 * group + 64), zero past the row's end.
 inline uint64_t LoadGroup(const IbpCodec& codec, const uint8_t* row, int32_t group) {
   const int32_t left = codec.layout.row_bytes - 8 * group;

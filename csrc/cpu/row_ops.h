@@ -10,10 +10,11 @@ namespace ibp {
 struct RowOps {
   // Returns the payload's length in bytes; row_bytes for a row that has none. `scratch`: scratch_words words.
   int32_t (*measure)(const RowCodec&, const uint8_t* row, uint64_t* scratch);
-  // Writes the payload of a row just measured with this scratch; `payload` holds payload_bytes bytes.
+  // Writes the payload of a row just measured with this scratch: all of payload_bytes bytes, and no more.
   void (*encode)(const RowCodec&, const uint8_t* row, const uint64_t* scratch, uint8_t* payload, int32_t payload_bytes);
-  // Reads at most 32 bytes past payload + limit_bytes, and writes `row` only. Returns false, with `row` unspecified, if
-  // the payload would be longer than limit_bytes.
+  // Reads at most kSlackBytes past payload + limit_bytes, and writes `row` only: each path says, beside a
+  // static_assert, how many its loads may read. Returns false, with `row` unspecified, if the payload would be longer
+  // than limit_bytes.
   bool (*decode)(const RowCodec&, const uint8_t* payload, int32_t limit_bytes, uint8_t* row);
 };
 

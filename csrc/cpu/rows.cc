@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <mutex>
+#include <stdexcept>
 
 #include "core/check.h"
 #include "cpu/parallel.h"
@@ -38,6 +39,8 @@ class SlotBlock {
         rows_ahead_(std::max<int64_t>(kBytesAhead / rows.slot_bytes, 1)),
         bytes_(static_cast<size_t>(capacity_ * stride_)) {}
 
+  static constexpr int64_t kMaxRows = 64;
+
   int64_t capacity() const { return capacity_; }
   int64_t rows_ahead() const { return rows_ahead_; }
   void Fetch(int64_t i, int64_t slot) {
@@ -55,7 +58,6 @@ class SlotBlock {
 
  private:
   static constexpr int64_t kBlockBytes = 16 << 10;  // stays in the first-level cache
-  static constexpr int64_t kMaxRows = 64;
   static constexpr int64_t kBytesAhead = 32 << 10;  // to prefetch
 
   const SlotRows& rows_;
@@ -64,9 +66,19 @@ class SlotBlock {
   bool is_payload_[kMaxRows];
 };
 
+// Read once: another thread may be writing there.
+template <typename T>
+T LoadOnce(const T* address) {
+  return *const_cast<const volatile T*>(address);
+}
+
 int64_t SlotOf(const int32_t* slot_of, int64_t id, int64_t num_rows) {
+  // The ids were checked, for a message with the position; this is for those that changed since then.
+  if (id < 0 || id >= num_rows) {
+    Throw<std::out_of_range>("ids: want 0 <= id < ", num_rows, ", got ", id, ", written while the rows were gathered");
+  }
   if (slot_of == nullptr) return id;
-  const int64_t slot = slot_of[id];
+  const int64_t slot = LoadOnce(slot_of + id);
   if (slot < 0 || slot >= num_rows) {
     Throw<FormatError>("row ", id, ": want a slot of 0 to ", num_rows - 1, ", got ", slot);
   }
@@ -111,33 +123,47 @@ void MeasureRows(const RowCodec& codec, const CodePath& path, const uint8_t* row
 }
 
 void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows, int64_t num_rows,
-                const int64_t* overflow_index, const MutableSlots& out, int threads) {
+                const int64_t* overflow_index, int64_t first_row, const MutableSlots& out, int threads) {
   const int32_t row_bytes = codec.row_bytes;
   const RowOps& ops = path.For(codec);
+  const bool slots_hold_rows = out.slot_bytes >= row_bytes;
   std::fill_n(out.bitmask, BitmaskBytes(num_rows), uint8_t{0});  // null where there are no rows
   // Whole bitmask words per thread, so that no two threads write the same byte.
   ParallelFor(num_rows, kRowsPerBitmaskWord, row_bytes, threads, [&](int64_t begin, int64_t end) {
     std::vector<uint64_t> scratch(static_cast<size_t>(codec.scratch_words));
+    std::vector<uint8_t> copy(static_cast<size_t>(row_bytes));
     for (int64_t row = begin; row < end; ++row) {
-      const uint8_t* source = rows + row * row_bytes;
+      // Encoding writes as much as measuring found: both have to see the same bytes.
+      std::memcpy(copy.data(), rows + row * row_bytes, copy.size());
       uint8_t* slot = out.slots + row * out.slot_bytes;
-      std::memset(slot, 0, static_cast<size_t>(out.slot_bytes));
-      const int32_t payload_bytes = ops.measure(codec, source, scratch.data());
-      if (payload_bytes < row_bytes && payload_bytes <= out.slot_bytes) {
-        ops.encode(codec, source, scratch.data(), slot, payload_bytes);
-        out.bitmask[row >> 3] |= static_cast<uint8_t>(1 << (row & 7));
-      } else if (out.slot_bytes >= row_bytes) {
-        std::memcpy(slot, source, static_cast<size_t>(row_bytes));
-      } else {
-        const int64_t place = overflow_index[row] - out.first_overflow;
-        if (place < 0) {
-          Throw<ArgumentError>("overflow_index: want at least ", out.first_overflow, " for row ", row,
-                               ", which does not fit its slot, got ", overflow_index[row]);
-        }
-        const uint32_t index = static_cast<uint32_t>(overflow_index[row]);
-        std::memcpy(slot, &index, kOverflowIndexBytes);
-        std::memcpy(out.overflow + place * row_bytes, source, static_cast<size_t>(row_bytes));
+      int32_t written = 0;  // bytes of the slot
+      const int32_t payload_bytes = ops.measure(codec, copy.data(), scratch.data());
+      const bool fits = payload_bytes < row_bytes && payload_bytes <= out.slot_bytes;
+      const int64_t index = slots_hold_rows ? -1 : overflow_index[row];
+      if (!slots_hold_rows && fits != (index < 0)) {
+        Throw<ArgumentError>("row ", first_row + row, ": its payload has another length than when it was measured: ",
+                             "the rows changed meanwhile");
       }
+      if (fits) {
+        ops.encode(codec, copy.data(), scratch.data(), slot, payload_bytes);
+        written = payload_bytes;
+        out.bitmask[row >> 3] |= static_cast<uint8_t>(1 << (row & 7));
+      } else if (slots_hold_rows) {
+        std::memcpy(slot, copy.data(), copy.size());
+        written = row_bytes;
+      } else {
+        const int64_t place = index - out.first_overflow;
+        if (place < 0 || place >= out.num_overflow) {
+          Throw<ArgumentError>("overflow_index: want ", out.first_overflow, " to ",
+                               out.first_overflow + out.num_overflow - 1, " or a negative number, got ", index,
+                               " for row ", first_row + row);
+        }
+        const uint32_t stored = static_cast<uint32_t>(index);
+        std::memcpy(slot, &stored, kOverflowIndexBytes);
+        std::memcpy(out.overflow + place * row_bytes, copy.data(), copy.size());
+        written = kOverflowIndexBytes;
+      }
+      std::memset(slot + written, 0, static_cast<size_t>(out.slot_bytes - written));
     }
   });
 }
@@ -152,16 +178,18 @@ void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& row
   ParallelFor(num_ids, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {
     RowStream stream(path, out + begin * row_bytes, row_bytes, streams);
     SlotBlock block(rows);
+    int64_t block_ids[SlotBlock::kMaxRows];
     for (int64_t first = begin; first < end; first += block.capacity()) {
       const int64_t count = std::min(block.capacity(), end - first);
       for (int64_t i = 0; i < count; ++i) {
         if (const int64_t soon = first + i + block.rows_ahead(); soon < end) {
-          block.Prefetch(SlotOf(slot_of, ids[soon], rows.num_rows));
+          block.Prefetch(SlotOf(slot_of, LoadOnce(ids + soon), rows.num_rows));
         }
-        block.Fetch(i, SlotOf(slot_of, ids[first + i], rows.num_rows));
+        block_ids[i] = LoadOnce(ids + first + i);
+        block.Fetch(i, SlotOf(slot_of, block_ids[i], rows.num_rows));
       }
       for (int64_t i = 0; i < count; ++i) {
-        const int64_t id = ids[first + i];
+        const int64_t id = block_ids[i];
         const uint8_t* slot = block.slot(i);
         uint8_t* row = stream.Next();
         if (block.is_payload(i)) {

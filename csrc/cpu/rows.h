@@ -21,24 +21,32 @@ struct SlotRows {
 struct MutableSlots {
   uint8_t* slots = nullptr;     // num_rows * slot_bytes, written completely
   uint8_t* bitmask = nullptr;   // BitmaskBytes(num_rows), written completely
-  uint8_t* overflow = nullptr;  // rows overflow_index[i] - first_overflow, for rows that need one
+  uint8_t* overflow = nullptr;  // num_overflow rows, of which the first one has index first_overflow
   int32_t slot_bytes = 0;
   int64_t first_overflow = 0;
+  int64_t num_overflow = 0;
 };
 
 // ones[k] = how many of the rows have bit k set; ones holds 8 * row_bytes counters.
 void CountOnes(const uint8_t* rows, int64_t num_rows, int64_t row_bytes, int64_t* ones, int threads);
 
-// payload_bytes[i] = length of row i's payload, whether or not it is shorter than the row.
+// payload_bytes[i] = length of row i's payload, whether or not it is shorter than the row. If another thread writes to
+// `rows` meanwhile, the length of a changed row means nothing; nothing else is harmed.
 void MeasureRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows, int64_t num_rows,
                  int32_t* payload_bytes, int threads);
 
-// overflow_index: [num_rows], read for rows that go to the overflow area.
+// overflow_index: [num_rows]; ignored where slots hold raw rows. Otherwise the index, in the overflow area, of each row
+// that did not fit its slot when it was measured, and a negative number for every other row.
+// first_row: number of the first row, for messages.
+// Another thread may write to `rows` meanwhile: each row is read once, and what is written is what that reading gave.
+// Throws ArgumentError if a row fits now and did not when it was measured, or the other way round, and if an index is
+// not one of the overflow area. `out` is then not to be used.
 void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows, int64_t num_rows,
-                const int64_t* overflow_index, const MutableSlots& out, int threads);
+                const int64_t* overflow_index, int64_t first_row, const MutableSlots& out, int threads);
 
 // out: [num_ids, row_bytes]; ids must lie in [0, rows.num_rows). slot_of: [rows.num_rows], the slot of each id, or
-// null: id i is in slot i. Throws FormatError if a row or its entry of slot_of is damaged.
+// null: id i is in slot i. Throws FormatError if a row or its entry of slot_of is damaged, and out_of_range for an id
+// that another thread has made one that is none.
 void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& rows, const int32_t* slot_of,
                 const int64_t* ids, int64_t num_ids, uint8_t* out, int threads);
 

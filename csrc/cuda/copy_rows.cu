@@ -1,4 +1,5 @@
-// Gathering uncompressed rows: what the compressed gather is measured against.
+// Copying uncompressed rows: scattering those that an update has made; and gathering, which the compressed gather is
+// measured against.
 #include <algorithm>
 
 #include "cuda/cuda_check.h"
@@ -39,7 +40,32 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// A warp a row, a byte a lane: updates are small.
+__global__ void __launch_bounds__(kThreads)
+    ScatterRowsKernel(const uint8_t* __restrict__ rows, int32_t row_bytes, const int64_t* __restrict__ at,
+                      int64_t num_rows, uint8_t* __restrict__ out, int64_t out_rows) {
+  const int lane = threadIdx.x % kWarpSize;
+  const int64_t num_warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarpSize; i < num_rows;
+       i += num_warps) {
+    const int64_t row = at[i];
+    if (row < 0 || row >= out_rows) continue;
+    for (int32_t byte = lane; byte < row_bytes; byte += kWarpSize) {
+      out[row * row_bytes + byte] = rows[i * row_bytes + byte];
+    }
+  }
+}
+
 }  // namespace
+
+void LaunchScatterRows(const uint8_t* rows_dev, int32_t row_bytes, const int64_t* at_dev, int64_t num_rows,
+                       uint8_t* out_dev, int64_t out_rows, cudaStream_t stream) {
+  if (num_rows == 0) return;
+  const int64_t useful = (num_rows + kWarpsPerBlock - 1) / kWarpsPerBlock;
+  const int grid = static_cast<int>(std::min(useful, int64_t{8} * NumMultiprocessors()));
+  ScatterRowsKernel<<<grid, kThreads, 0, stream>>>(rows_dev, row_bytes, at_dev, num_rows, out_dev, out_rows);
+  IBP_CUDA_CHECK(cudaGetLastError());
+}
 
 void LaunchCopyRows(const uint8_t* rows, int32_t row_bytes, const int64_t* ids_dev, const int64_t* positions_dev,
                     int64_t num_ids, uint8_t* out_dev, int32_t max_blocks, cudaStream_t stream) {

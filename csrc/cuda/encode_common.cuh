@@ -18,14 +18,6 @@ int EncodeBlocks() { return kBlocksPerMultiprocessor * NumMultiprocessors(); }
 
 int64_t EncodeScratchBytes(int64_t words_per_warp) { return words_per_warp * 4 * EncodeBlocks() * kWarpsPerBlock; }
 
-struct EncodeTarget {
-  uint8_t* slots;
-  int32_t slot_bytes;
-  uint32_t* bitmask;
-  uint8_t* overflow;
-  const int64_t* overflow_index;
-};
-
 // Clears the bitmask; returns the grid to launch.
 int StartEncode(const EncodeTarget& target, int64_t num_rows, cudaStream_t stream) {
   IBP_CUDA_CHECK(cudaMemsetAsync(target.bitmask, 0, static_cast<size_t>(BitmaskBytes(num_rows)), stream));
@@ -44,9 +36,17 @@ __device__ void OrBits(uint32_t* words, int64_t offset, uint32_t bits) {
 __device__ void WriteSlot(const EncodeTarget& target, int64_t row, const uint8_t* source, int32_t row_bytes,
                           const uint32_t* line, int32_t payload_bytes, int lane) {
   const bool compressed = payload_bytes < row_bytes && payload_bytes <= target.slot_bytes;
-  const bool spills = !compressed && target.slot_bytes < row_bytes;
+  const bool has_index = target.slot_bytes < row_bytes;
+  const bool spills = !compressed && has_index;
   uint8_t* slot = target.slots + row * target.slot_bytes;
-  const uint32_t index = spills ? static_cast<uint32_t>(target.overflow_index[row]) : 0;
+  const int64_t place = has_index ? target.overflow_index[row] : -1;
+  const bool changed = has_index && (spills ? place < 0 || place >= target.num_overflow : place >= 0);
+  if (changed) {
+    if (lane == 0) atomicMin(target.changed_row, static_cast<unsigned long long>(row));
+    for (int32_t i = lane; i < target.slot_bytes; i += kWarpSize) slot[i] = 0;
+    return;
+  }
+  const uint32_t index = spills ? static_cast<uint32_t>(place) : 0;
   for (int32_t i = lane; i < target.slot_bytes; i += kWarpSize) {
     uint32_t byte = 0;
     if (compressed) {

@@ -78,11 +78,9 @@ __global__ void EncodeKernel(DeviceIbpCodec codec, const uint8_t* __restrict__ r
 
 int64_t EncodeScratchBytes(const IbpLayout& layout) { return EncodeScratchBytes(ScratchWords(layout)); }
 
-void LaunchEncode(const DeviceIbpCodec& codec, const uint8_t* rows_dev, int64_t num_rows,
-                  const int64_t* overflow_index_dev, uint8_t* slots_dev, int32_t slot_bytes, uint32_t* bitmask_dev,
-                  uint8_t* overflow_dev, uint8_t* scratch_dev, cudaStream_t stream) {
+void LaunchEncode(const DeviceIbpCodec& codec, const uint8_t* rows_dev, int64_t num_rows, const EncodeTarget& target,
+                  uint8_t* scratch_dev, cudaStream_t stream) {
   if (num_rows == 0) return;
-  const EncodeTarget target{slots_dev, slot_bytes, bitmask_dev, overflow_dev, overflow_index_dev};
   const int grid = StartEncode(target, num_rows, stream);
   EncodeKernel<<<grid, kThreads, 0, stream>>>(codec, rows_dev, num_rows,
                                               RowsAreAligned(rows_dev, codec.layout.row_bytes), target,

@@ -9,7 +9,9 @@
 // of the next tile are on their way into registers while this one is decoded.
 #pragma once
 
-#include "cuda/gather_kernel.cuh"
+#include <type_traits>
+
+#include "cuda/gather_dict_any.cuh"
 
 namespace ibp {
 
@@ -19,6 +21,7 @@ template <int kValueBytes_, int kLowBits_, int kCodeBits_, int kLanes_, int kRow
           bool kPerColumn_, bool kWhole_, bool kZeroCode_>
 struct DictLanes {
   static constexpr int kValueBytes = kValueBytes_, kLowBits = kLowBits_, kCodeBits = kCodeBits_, kLanes = kLanes_;
+  using Word = std::conditional_t<kValueBytes == 4, uint32_t, uint16_t>;
   static constexpr int kRows = kRows_, kSteps = kSteps_, kUnits = kRows * kSteps;
   static constexpr int kLoads = kLoads_;  // 16-byte loads of a lane that bring the first bytes of a payload
   static constexpr bool kPerColumn = kPerColumn_;
@@ -78,12 +81,12 @@ struct alignas(16) RowEntry {
   uint32_t position;  // in the output
   uint16_t end;
   uint8_t skew;
-  uint8_t lane;  // that looked it up; kDamagedFlag is added when the payload turns out to be damaged
+  uint8_t lane;  // that looked it up; kLongFlag is added when the payload turns out to be longer than what is fetched
 };
 
-constexpr uint8_t kDamagedFlag = 0x80;
+constexpr uint8_t kLongFlag = 0x80;
 
-// Lanes without a value, and damaged rows, read what happens to lie behind their window: this much at most.
+// Lanes without a value, and long or damaged rows, read what happens to lie behind their window: this much at most.
 constexpr int32_t kReadAheadBytes = 1024;
 
 // From global memory, which the compiler cannot know of an address that it reads from shared memory.
@@ -291,7 +294,8 @@ __device__ inline void LoadDictionaries(const DeviceDictCodec& codec, uint64_t* 
 
 template <typename Lanes>
 __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
-    DictLanesKernel(DeviceDictCodec codec, GatherRequest request, int32_t window_bytes, GatherGrid grid) {
+    DictLanesKernel(const __grid_constant__ DeviceDictCodec codec, const __grid_constant__ GatherRequest request,
+                    int32_t window_bytes, GatherGrid grid) {
   constexpr int kLanes = Lanes::kLanes, kGroups = Lanes::kGroups, kRows = Lanes::kRows, kSteps = Lanes::kSteps;
   constexpr int kUnits = Lanes::kUnits, kValues = Lanes::kValues, kQuads = Lanes::kQuads;
   constexpr int kCodeBits = Lanes::kCodeBits;
@@ -423,7 +427,7 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
     misses += mine.kind != RowKind::kNothing && !mine.hit;
     __syncwarp();
 
-    bool damaged = false;
+    bool any_long = false;  // or damaged
     fetch(0);
     for (int tile = 0; tile < num_payloads; tile += Lanes::kTileRows) {
       finish_fetch(tile);
@@ -583,35 +587,40 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
         const int32_t planes = Lanes::kZeroCode ? escape_byte_after(row_lows[r]) : fixed_escape_byte;
         const int32_t needed = planes + layout.EscapeBytes(escapes_before[r]) + plain_before[r];
         if (needed > payload_limit && tile + r * kGroups + group < num_payloads) {
-          damaged = true;
-          if (group_lane == 0) entries[tile + r * kGroups + group].lane |= kDamagedFlag;
+          any_long = true;
+          if (group_lane == 0) entries[tile + r * kGroups + group].lane |= kLongFlag;
         }
       }
     }
 
-    // Rows that are something else than a payload, and those of damaged payloads once more.
+    // Rows that are something else than a payload; and, once more, those whose payloads did not fit what was fetched:
+    // lead_bytes is a hint, which need not be right, and the payload may be damaged.
     unsigned others = LowMask<uint32_t>(count) & ~payload_lanes;
-    if (__any_sync(kWholeWarp, damaged)) {
+    if (__any_sync(kWholeWarp, any_long)) {
       __syncwarp();
       const int looked_up_by = entries[lane].lane;
-      for (unsigned of = __ballot_sync(kWholeWarp, looked_up_by & kDamagedFlag); of; of &= of - 1) {
-        const int of_lane = __shfl_sync(kWholeWarp, looked_up_by, __ffs(of) - 1) & ~kDamagedFlag;
-        others |= 1u << of_lane;
-        if (lane == of_lane) {
-          ReportError(request, kDamagedRow, position);
-          mine.kind = RowKind::kNothing;
-        }
+      for (unsigned of = __ballot_sync(kWholeWarp, looked_up_by & kLongFlag); of; of &= of - 1) {
+        others |= 1u << (__shfl_sync(kWholeWarp, looked_up_by, __ffs(of) - 1) & ~kLongFlag);
       }
     }
     for (; others; others &= others - 1) {
       const int of_lane = __ffs(others) - 1;
       const RowRef ref = mine.Broadcast(of_lane);
       uint8_t* out = request.out_dev + int64_t{__shfl_sync(kWholeWarp, position, of_lane)} * row_bytes;
-      if (ref.kind == RowKind::kRaw) {
+      bool whole = ref.kind == RowKind::kRaw;
+      if (ref.kind == RowKind::kPayload) {
+        if constexpr (!Lanes::kZeroCode) {  // of which the whole slot was fetched
+          whole = DecodeInPlace<typename Lanes::Word>(codec, request, ref.source, out);
+          __syncwarp();  // what it wrote of a damaged row is written over
+        }
+        if (lane == of_lane) {
+          if (!whole) ReportError(request, kDamagedRow, position);
+          if (!Lanes::kZeroCode && !ref.hit) store_bytes += PayloadLimit(request, row_bytes);
+        }
+      } else if (whole) {
         CopyRaw(ref.source, row_bytes, out, alignment % 4 == 0, lane);
-      } else {
-        ZeroRow(row_bytes, out, alignment % 4 == 0, lane);
       }
+      if (!whole) ZeroRow(row_bytes, out, alignment % 4 == 0, lane);
     }
     __syncwarp();  // the list is filled again
   }

@@ -65,7 +65,7 @@ __device__ inline void ReportError(const GatherRequest& request, GatherError err
 __device__ inline RowRef Lookup(const GatherRequest& request, int32_t row_bytes, int64_t position, int64_t place) {
   RowRef ref;
   if (place >= request.num_places()) {
-    ReportError(request, kIdOutOfRange, position);
+    ReportError(request, IsBadId(request, ReadId(request, position)) ? kIdOutOfRange : kDamagedRow, position);
     return ref;
   }
   if (request.touched_dev) {

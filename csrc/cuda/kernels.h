@@ -49,13 +49,24 @@ void LaunchMeasure(const DeviceDictCodec& codec, const uint8_t* rows_dev, int64_
 int64_t EncodeScratchBytes(const IbpLayout& layout);
 int64_t EncodeScratchBytes(const DictLayout& layout);
 
-// Slots, bitmask and overflow are written completely (slack excepted). overflow_index_dev: [num_rows].
-void LaunchEncode(const DeviceIbpCodec& codec, const uint8_t* rows_dev, int64_t num_rows,
-                  const int64_t* overflow_index_dev, uint8_t* slots_dev, int32_t slot_bytes, uint32_t* bitmask_dev,
-                  uint8_t* overflow_dev, uint8_t* scratch_dev, cudaStream_t stream);
-void LaunchEncode(const DeviceDictCodec& codec, const uint8_t* rows_dev, int64_t num_rows,
-                  const int64_t* overflow_index_dev, uint8_t* slots_dev, int32_t slot_bytes, uint32_t* bitmask_dev,
-                  uint8_t* overflow_dev, uint8_t* scratch_dev, cudaStream_t stream);
+// Where encoded rows go, in device memory.
+struct EncodeTarget {
+  uint8_t* slots = nullptr;
+  int32_t slot_bytes = 0;
+  uint32_t* bitmask = nullptr;
+  uint8_t* overflow = nullptr;
+  int64_t num_overflow = 0;
+  const int64_t* overflow_index = nullptr;  // [num_rows]; at least 0 for the rows that were measured as not fitting
+  // Becomes the lowest row that does not go with its overflow_index, because it has changed since it was measured. Such
+  // a row's slot is zeros, and nothing of it is in the overflow area.
+  unsigned long long* changed_row = nullptr;
+};
+
+// Slots, bitmask and overflow are written completely (slack excepted).
+void LaunchEncode(const DeviceIbpCodec& codec, const uint8_t* rows_dev, int64_t num_rows, const EncodeTarget& target,
+                  uint8_t* scratch_dev, cudaStream_t stream);
+void LaunchEncode(const DeviceDictCodec& codec, const uint8_t* rows_dev, int64_t num_rows, const EncodeTarget& target,
+                  uint8_t* scratch_dev, cudaStream_t stream);
 
 // int64 counters in device memory, added to by every gather.
 enum GatherCounter { kHits = 0, kMisses = 1, kStoreBytes = 2, kErrorClaimed = 3, kNumGatherCounters = 4 };
@@ -98,6 +109,10 @@ void LaunchOrder(GatherRequest& request, uint8_t* scratch_dev, int64_t scratch_b
 // Rows with a bad id, and damaged ones, come out as zeros and are reported; nothing is read outside the rows.
 void LaunchGather(const DeviceIbpCodec& codec, const GatherRequest& request, cudaStream_t stream);
 void LaunchGather(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream);
+
+// out_dev[at_dev[i]] = rows_dev[i], of row_bytes bytes each; those with an `at` outside of [0, out_rows) are left out.
+void LaunchScatterRows(const uint8_t* rows_dev, int32_t row_bytes, const int64_t* at_dev, int64_t num_rows,
+                       uint8_t* out_dev, int64_t out_rows, cudaStream_t stream);
 
 // Copies uncompressed rows (device memory or mapped host memory) by id; ids are not checked. For benchmarks.
 void LaunchCopyRows(const uint8_t* rows, int32_t row_bytes, const int64_t* ids_dev, const int64_t* positions_dev,

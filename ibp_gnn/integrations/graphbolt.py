@@ -31,7 +31,18 @@ from ibp_gnn.codec import Codec
 from ibp_gnn.feature_store import CompressedFeatureStore, Layout
 from ibp_gnn.gpu_cache import CompressedGPUCache
 from ibp_gnn.integrations.dgl_compat import graphbolt_is_native, import_dgl
-from ibp_gnn.integrations.sources import TensorRows, can_compress, compress, is_array, is_source
+from ibp_gnn.integrations.sources import (
+    TensorRows,
+    as_tensor,
+    can_compress,
+    compress,
+    is_array,
+    is_empty,
+    is_source,
+    replace_rows,
+    store_of,
+    write_rows,
+)
 from ibp_gnn.row_source import RowSource
 from ibp_gnn.rows import resolve_device
 
@@ -65,6 +76,7 @@ class CompressedFeature(gb.Feature):
             raise TypeError(f"source: want a RowSource, got {type(source).__name__}{hint}")
         self.source = source
         self._metadata = dict(metadata or {})
+        self._build: dict[str, Any] | None = None  # how its rows were compressed, if a FeatureStore did that
         self._device = None if device is None else torch.device(device)
 
     def read(self, ids: torch.Tensor | None = None) -> torch.Tensor:
@@ -104,20 +116,33 @@ class CompressedFeature(gb.Feature):
         return int(self.source.shape[0])
 
     def update(self, value: torch.Tensor, ids: torch.Tensor | None = None) -> None:
-        """value: [n, *row_shape], the new rows of ids: [n] int32/int64, distinct; None: of all rows, in order. Raises
-        what CompressedFeatureStore.update does, and NotImplementedError for a source that is no store of ibp_gnn, nor a
-        GPU cache of one. GraphBolt's own caches in front of this feature keep what they have."""
-        store = _store_of(self.source)
-        if store is None:
+        """value: [n, *row_shape], on any device: the new rows of ids, or of all nodes or edges.
+
+        ids: [n] int32/int64, distinct: these rows are written into the store, whoever else reads it.
+        None: `value` takes the place of all rows, of any number, shape and dtype, as in GraphBolt's own features. A new
+        store is fitted and built with the options of the old one, and a GPU cache of it made with those of the old
+        cache. Both are in memory until nobody has the old ones, which keep their rows: `source` is another one then.
+
+        Raises what CompressedFeatureStore's `update` and `build` do, and NotImplementedError for a source that is no
+        store of ibp_gnn, nor a GPU cache of one. Nothing has changed then. GraphBolt's own caches in front of this
+        feature keep what they have.
+        """
+        store = store_of(self.source)
+        if store is None and not isinstance(self.source, TensorRows):
             raise NotImplementedError(
                 f"want a feature over a CompressedFeatureStore to update it, got {self.source!r}; make a new one: "
                 "features[key] = CompressedFeature(source)"
             )
-        store.update(torch.arange(len(store), device="cpu") if ids is None else ids, value)
+        if ids is not None:
+            self.source = write_rows(self.source, ids, value, "value")
+            return
+        build = self._build or _options_of(store)
+        self.source = replace_rows(self.source, value, "value", **build)
+        self._build = build
 
     def metadata(self) -> dict[str, Any]:
         """What the Feature was made with, and, for stores of ibp_gnn, layout, nbytes, raw_nbytes and savings."""
-        store = _store_of(self.source)
+        store = store_of(self.source)
         if store is None:
             return dict(self._metadata)
         facts = {name: getattr(store, name) for name in ("layout", "nbytes", "raw_nbytes", "savings")}
@@ -125,20 +150,29 @@ class CompressedFeature(gb.Feature):
 
     def pin_memory_(self) -> CompressedFeature:
         """Page-locks the rows of a CompressedFeatureStore now, rather than at the first read to a GPU. Returns self."""
-        store = _store_of(self.source)
+        store = store_of(self.source)
         if store is not None:
             _ = store.can_map
         return self
+
+    def is_pinned(self) -> bool:
+        """Whether the rows are page-locked by now, for a GPU to read them in place."""
+        if isinstance(self.source, TensorRows):
+            return self.source.tensor.is_pinned()
+        store = store_of(self.source)
+        return store is not None and store.is_pinned
 
     def to(self, device: torch.device | str) -> CompressedFeature:
         """This feature with all of its rows in the memory of `device`, compressed. "cpu" and "pinned" return self."""
         if str(device) == "pinned" or torch.device(device).type == "cpu":
             return self
-        store = _store_of(self.source)
+        store = store_of(self.source)
         if store is None:
             raise TypeError(f"to({device!r}): want a feature over a CompressedFeatureStore, got {self.source!r}")
         cache = CompressedGPUCache(store, f"{len(store)} rows", device=device)
-        return CompressedFeature(cache, self._metadata, device=self._device)
+        moved = CompressedFeature(cache, self._metadata, device=self._device)
+        moved._build = self._build
+        return moved
 
     def __repr__(self) -> str:
         return f"CompressedFeature({self.source!r})"
@@ -234,6 +268,10 @@ class FeatureStore(gb.BasicFeatureStore):
                 feature.pin_memory_()
         return self
 
+    def is_pinned(self) -> bool:
+        """Whether all features are page-locked by now. One that cannot be is not."""
+        return all(hasattr(feature, "is_pinned") and feature.is_pinned() for feature in self._features.values())
+
     def to(self, device: torch.device | str) -> FeatureStore:
         """A store with these features in the memory of `device`, or "pinned"; what is compressed stays so."""
         moved = copy.copy(self)
@@ -314,10 +352,10 @@ def _decoder() -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=_decoder.cache_clear)
 
 
-def _store_of(source: RowSource) -> CompressedFeatureStore | None:
-    if isinstance(source, CompressedGPUCache):
-        return source.store
-    return source if isinstance(source, CompressedFeatureStore) else None
+def _options_of(store: CompressedFeatureStore | None) -> dict[str, Any]:
+    """How to build another store like this one; None: like any."""
+    build: dict[str, Any] = {"codec": "auto", "layout": "compact", "pin": "auto", "progress": False}
+    return build if store is None else {**build, "layout": store.layout, "pin": store._pin}
 
 
 def _collect(features: Any) -> dict[FeatureKey, Any]:
@@ -389,15 +427,23 @@ def _make_feature(
     else:
         raise TypeError(f"{name}: want a gb.Feature, a tensor, an array or a RowSource, got {type(value).__name__}")
 
-    if key in keys if keys is not None else can_compress(rows):
+    wanted = key in keys if keys is not None else can_compress(rows)
+    if wanted and not is_empty(rows):
         store = compress(rows, name, **build)
         if store.savings > 0 or keys is not None or not isinstance(value, gb.Feature):
-            return CompressedFeature(store, metadata, device=device)
-    if isinstance(value, gb.Feature):
+            return _made_with(build, CompressedFeature(store, metadata, device=device))
+    if isinstance(value, gb.Feature) and not (wanted and keys is not None):
         return value
-    tensor = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
-    # GraphBolt's own feature takes no 1-d tensors.
-    return gb.TorchBasedFeature(tensor) if tensor.dim() > 1 else CompressedFeature(TensorRows(tensor), device=device)
+    tensor = as_tensor(rows)
+    # GraphBolt's own feature takes no 1-d tensors. What is empty may get rows to compress by an update.
+    if tensor.dim() > 1 and not is_empty(tensor):
+        return gb.TorchBasedFeature(tensor)
+    return _made_with(build, CompressedFeature(TensorRows(tensor), metadata, device=device))
+
+
+def _made_with(build: dict[str, Any], feature: CompressedFeature) -> CompressedFeature:
+    feature._build = build
+    return feature
 
 
 def _tensor_of(feature: gb.TorchBasedFeature) -> torch.Tensor:

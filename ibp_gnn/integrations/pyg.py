@@ -11,10 +11,17 @@ torch-sparse, and the size of a Data's edges: `graph.put_edge_index(edge_index, 
 
 PyG's loaders read features in their workers, in parallel, unless told `filter_per_worker=False`. Pass that to decode
 on a GPU (`device="cuda"`), which forked workers cannot.
+
+PyG's loaders ask a feature store for the rows of a batch's nodes alone, so this one takes no features of edges. Keep
+those in a store of their own, and read it by the edges of each batch:
+
+    edges = ibp_gnn.CompressedFeatureStore.build(edge_attr)
+    batch.edge_attr = edges.gather(batch.e_id)                          # also in a `transform=` of the loader
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,8 +30,9 @@ import torch
 
 from ibp_gnn.codec import Codec
 from ibp_gnn.feature_store import Layout
-from ibp_gnn.integrations.sources import TensorRows, can_compress, compress, is_array, is_source
+from ibp_gnn.integrations.sources import have_form, hold, is_array, is_source, replace_rows, write_rows
 from ibp_gnn.row_source import RowSource
+from ibp_gnn.rows import as_ids
 
 try:
     from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
@@ -41,7 +49,7 @@ FeatureKey = tuple[str | None, str]
 
 
 class CompressedFeatureStore(FeatureStore):
-    """Features by (group_name, attr_name), each compressed in a store of its own."""
+    """Node features by (group_name, attr_name), each compressed in a store of its own."""
 
     def __init__(
         self,
@@ -52,6 +60,7 @@ class CompressedFeatureStore(FeatureStore):
         pin: bool | str = "auto",
         device: torch.device | str | None = None,
         progress: bool = True,
+        tensor_attr_cls: type[TensorAttr] | None = None,
     ) -> None:
         """features: what to hold from the start; more can be put in later (`put_tensor`, `store[key] = tensor`). One of
         - a dict {"x": rows} or {("paper", "x"): rows}; rows is a tensor or NumPy array [n, *row_shape], compressed
@@ -60,15 +69,17 @@ class CompressedFeatureStore(FeatureStore):
           delete them from it (after `data.num_nodes = n`) to free the memory.
         codec, layout, pin, progress: of `ibp_gnn.CompressedFeatureStore.build`, for everything that is put in.
         device: where rows are put. None: the device of the ids.
+        tensor_attr_cls: of PyG's FeatureStore: what names a feature, if not TensorAttr.
 
-        A tensor that cannot be compressed, such as a complex one, stays as it is. Raises TypeError and ValueError.
+        A tensor that cannot be compressed, such as a complex one, or one without rows, stays as it is. Raises TypeError
+        and ValueError, the latter for features of edges, too.
         """
-        super().__init__()
+        super().__init__(tensor_attr_cls)
         self._features: dict[FeatureKey, RowSource] = {}
         self._build = {"codec": codec, "layout": layout, "pin": pin, "progress": progress}
         self._device = None if device is None else torch.device(device)
         for key, rows in _collect(features).items():
-            self._features[key] = self._make_feature(key, rows)
+            self._features[key] = self._new_feature(key, rows)
 
     def source(self, attr_name: str, group_name: str | None = None) -> RowSource:
         """What holds a feature: an `ibp_gnn.CompressedFeatureStore`, or the RowSource that was put in.
@@ -81,28 +92,66 @@ class CompressedFeatureStore(FeatureStore):
         return self._features[key]
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """The features, as PyG names them; their index is not set."""
-        return [TensorAttr(group_name, attr_name) for group_name, attr_name in self._features]
+        """The features, as PyG names them, in the store's `tensor_attr_cls`; their index is as that class leaves it."""
+        attrs = []
+        for group_name, attr_name in self._features:
+            attr = self._tensor_attr_cls()
+            # By name: such a class may take its arguments in any order.
+            attr.group_name, attr.attr_name = group_name, attr_name
+            attrs.append(attr)
+        return attrs
 
-    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
-        whole = attr.index is None or (isinstance(attr.index, slice) and attr.index == slice(None))
-        if not whole:
-            raise NotImplementedError(
-                f"{attr}: single rows cannot be written into compressed ones. Put the whole tensor, with index=None"
-            )
-        key = (attr.group_name, attr.attr_name)
-        self._features[key] = self._make_feature(key, tensor)
-        return True
+    def put_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
+        """tensor: [n, *row_shape], a tensor or array; or a RowSource, as a whole feature. args, kwargs: as of PyG's
+        FeatureStore: group_name, attr_name and index, or a TensorAttr of them. Returns True.
 
-    def _get_tensor(self, attr: TensorAttr) -> torch.Tensor:
-        """index: [n] int32/int64 or a mask [num_rows], as tensor or array, a slice, a number (which gives one row
-        without its first dimension), or None (all rows).
+        index: None, `:` or `...`: all rows. A feature that is here already is made anew, of any number, shape and
+        dtype of rows; what was got from `source` before keeps its rows.
+        Else the rows to write: ids [n] int32/int64, distinct, as tensor, array, list or range; a mask [num_rows]; a
+        slice; or a number, for one row. They are written into the store that holds them (`update`), unless they are
+        all rows, and of another shape or dtype: then the feature is made anew. The first put needs all rows.
+
+        Raises ValueError for a feature of edges, for a first put of some rows, and with TypeError, IndexError and
+        NotImplementedError what `update` of an `ibp_gnn.CompressedFeatureStore` does. Nothing has changed then.
+        """
+        return bool(super().put_tensor(tensor, _with_tensor_index(self._tensor_attr_cls.cast(*args, **kwargs))))
+
+    def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
+        """As `put_tensor`. (PyG's own removes the feature first.)"""
+        return self.put_tensor(tensor, *args, **kwargs)
+
+    def get_tensor(self, *args: Any, convert_type: bool = False, **kwargs: Any) -> Any:
+        """args, kwargs: group_name, attr_name and index, or a TensorAttr of them. Returns the rows of
+
+        index: [n] int32/int64 ids, repeats allowed, or a mask [num_rows], as tensor, array or list; a range; a slice; a
+        number, which gives one row without its first dimension; None, `:` or `...` (all rows). Numbers and slices
+        count from the end if negative; ids do not.
+        convert_type: give an array for an index that is one.
 
         Raises KeyError for a feature that is not here, IndexError for an id that it has not, TypeError for other ids.
         """
+        attr = self._tensor_attr_cls.cast(*args, **kwargs)
+        rows = super().get_tensor(_with_tensor_index(attr))
+        return self._to_type(attr, rows) if convert_type else rows
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        key, index = (attr.group_name, attr.attr_name), attr.index
+        held = self._features.get(key)
+        if held is None:
+            _check_is_of_nodes(key)
+            self._features[key] = self._new_feature(key, tensor if _is_whole(index) else _all_rows(key, tensor, index))
+        elif not _is_whole(index):
+            self._features[key] = self._written(key, held, tensor, index)
+        elif is_source(tensor):
+            self._features[key] = tensor
+        else:
+            self._features[key] = replace_rows(held, tensor, _name(key), **self._build)
+        return True
+
+    def _get_tensor(self, attr: TensorAttr) -> torch.Tensor:
         source = self.source(attr.attr_name, attr.group_name)
         rows = source.gather(_ids_of(attr.index, source.shape[0]), device=self._device)
-        return rows[0] if isinstance(attr.index, int) else rows
+        return rows if _number(attr.index) is None else rows[0]
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:
         return self._features.pop((attr.group_name, attr.attr_name), None) is not None
@@ -111,27 +160,54 @@ class CompressedFeatureStore(FeatureStore):
         feature = self._features.get((attr.group_name, attr.attr_name))
         return None if feature is None else tuple(feature.shape)
 
-    def _make_feature(self, key: FeatureKey, rows: Any) -> RowSource:
-        name = f"features[{key}]"
-        if is_source(rows):
-            return rows
-        if not is_array(rows):
-            raise TypeError(f"{name}: want a tensor, a NumPy array or a RowSource, got {type(rows).__name__}")
-        if rows.ndim == 0:
-            raise ValueError(f"{name}: want [n, *row_shape], got a scalar")
-        return (
-            compress(rows, name, **self._build)
-            if can_compress(rows)
-            else TensorRows(rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows))
-        )
+    def _new_feature(self, key: FeatureKey, rows: Any) -> RowSource:
+        """What holds the rows of a feature that is not here yet."""
+        if not is_source(rows) and not is_array(rows):
+            raise TypeError(f"{_name(key)}: want a tensor, a NumPy array or a RowSource, got {type(rows).__name__}")
+        if is_array(rows) and rows.ndim == 0:
+            raise ValueError(f"{_name(key)}: want [n, *row_shape], got a scalar")
+        counts = {other: source.shape[0] for other, source in self._features.items() if other[0] == key[0]}
+        if counts and rows.shape[0] not in counts.values():
+            other, count = next(iter(counts.items()))
+            raise ValueError(
+                f"{_name(key)}: want {count} rows, as many as {other} has, got {rows.shape[0]}; all features of a "
+                f"group are read by the ids of its nodes. {_ABOUT_EDGES}"
+            )
+        return rows if is_source(rows) else hold(rows, _name(key), **self._build)
+
+    def _written(self, key: FeatureKey, held: RowSource, rows: Any, index: Any) -> RowSource:
+        """What holds a feature once `rows` are its rows at `index`."""
+        num_rows, *row_shape = held.shape
+        ids = _ids_of(index, num_rows)
+        if is_array(rows):
+            if _number(index) is not None and rows.ndim == len(row_shape):
+                rows = rows[None]
+            anew = rows.ndim > 0 and len(rows) == num_rows and not have_form(rows, held.dtype, tuple(row_shape))
+            if anew and _are_all(ids, num_rows):
+                return replace_rows(held, _in_order(rows, ids), _name(key), **self._build)
+        return write_rows(held, ids, rows, _name(key))
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(_with_tensor_index(self._tensor_attr_cls.cast(key)))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(_with_tensor_index(self._tensor_attr_cls.cast(key)), value)
 
     def __len__(self) -> int:
         """Number of features."""
         return len(self._features)
 
+    def __bool__(self) -> bool:
+        # PyG asks `if feature_store` whether there is one, and an empty one is one.
+        return True
+
     def __repr__(self) -> str:
         lines = [f"    {key}: {source!r}," for key, source in self._features.items()]
         return "\n".join(["CompressedFeatureStore(", *lines, ")"])
+
+
+def _name(key: FeatureKey) -> str:
+    return f"features[{key}]"
 
 
 def _collect(features: Any) -> dict[FeatureKey, Any]:
@@ -139,32 +215,111 @@ def _collect(features: Any) -> dict[FeatureKey, Any]:
     if features is None:
         return {}
     if isinstance(features, Data):
-        return {(None, attr.attr_name): features[attr.attr_name] for attr in features.get_all_tensor_attrs()}
+        found = {(None, attr.attr_name): features[attr.attr_name] for attr in features.get_all_tensor_attrs()}
+        return {key: rows for key, rows in found.items() if is_array(rows)}  # PyG lists lists, too
     if isinstance(features, HeteroData):
         attrs = features.get_all_tensor_attrs()
-        return {(attr.group_name, attr.attr_name): features[attr.group_name][attr.attr_name] for attr in attrs}
+        found = {(attr.group_name, attr.attr_name): features[attr.group_name][attr.attr_name] for attr in attrs}
+        return {key: rows for key, rows in found.items() if is_array(rows)}
     if not isinstance(features, Mapping):
         raise TypeError(f"features: want a dict, a Data or a HeteroData, got {type(features).__name__}")
     collected = {(None, key) if isinstance(key, str) else key: rows for key, rows in features.items()}
     for key in collected:
         types = [type(part) for part in key] if isinstance(key, tuple) else []
-        if len(types) != 2 or types[0] not in (str, type(None)) or types[1] is not str:
+        if len(types) != 2 or types[0] not in (str, type(None), tuple) or types[1] is not str:
             raise ValueError(f"features: want keys 'attr_name' or (group_name, attr_name), got {key!r}")
+        _check_is_of_nodes(key)
     return collected
 
 
+_ABOUT_EDGES = (
+    "PyG's loaders ask a feature store for the rows of a batch's nodes alone. Keep features of edges in a store of "
+    "their own, edges = ibp_gnn.CompressedFeatureStore.build(rows), and read it by the edges of each batch: "
+    "edges.gather(batch.e_id), in a heterograph edges.gather(batch[edge_type].e_id)"
+)
+
+
+def _check_is_of_nodes(key: FeatureKey) -> None:
+    """Raises ValueError for a key that names a feature of edges."""
+    group_name, attr_name = key
+    if isinstance(group_name, tuple):
+        raise ValueError(f"{_name(key)}: want the features of a node type, got those of an edge type. {_ABOUT_EDGES}")
+    # PyG's own rule, where the number of rows does not tell nodes from edges.
+    if group_name is None and isinstance(attr_name, str) and "edge" in attr_name:
+        raise ValueError(f"{_name(key)}: want a feature of nodes, whose name is without 'edge'. {_ABOUT_EDGES}")
+
+
+def _all_rows(key: FeatureKey, rows: Any, index: Any) -> Any:
+    """The rows of a feature that is not here yet, in order, from those at `index`."""
+    if not is_array(rows) or rows.ndim == 0:
+        raise TypeError(f"{_name(key)}: want a tensor or a NumPy array [n, *row_shape], got {type(rows).__name__}")
+    ids = _ids_of(index, len(rows))
+    if not _are_all(ids, len(rows)):
+        raise ValueError(
+            f"{_name(key)}: want all rows of a feature that is not here yet, got {len(rows)} for an index that is not "
+            f"each of 0 to {len(rows) - 1} once; put it with index=None first"
+        )
+    return _in_order(rows, ids)
+
+
+def _in_order(rows: Any, ids: torch.Tensor) -> Any:
+    """rows: [n, *row_shape], of ids, which are all of 0 to n - 1. Returns them in the order of the ids."""
+    order = ids.argsort().cpu()
+    if torch.equal(order, torch.arange(len(order), device="cpu")):
+        return rows
+    return rows[order.to(rows.device)] if isinstance(rows, torch.Tensor) else rows[order.numpy()]
+
+
+def _are_all(ids: torch.Tensor, num_rows: int) -> bool:
+    """Whether ids are each of 0 to num_rows - 1 once. Raises TypeError and ValueError for other ids."""
+    ids = as_ids(ids, "index").to("cpu", torch.int64)
+    return len(ids) == num_rows and torch.equal(ids.sort().values, torch.arange(num_rows, device="cpu"))
+
+
+def _with_tensor_index(attr: TensorAttr) -> TensorAttr:
+    """The same, with a tensor in the place of an array: PyG takes `array != UNSET`, which is an array, for a bool."""
+    if not isinstance(attr.index, np.ndarray):
+        return attr
+    attr = copy.copy(attr)
+    attr.index = _of_array(attr.index)
+    return attr
+
+
+def _of_array(index: np.ndarray) -> torch.Tensor:
+    # torch tells uint8 ids from a mask no more, and has no other unsigned ones in all of its versions.
+    return torch.from_numpy(index.astype(np.int64) if index.dtype.kind in "iu" else index.copy())
+
+
+def _is_whole(index: Any) -> bool:
+    return index is None or index is Ellipsis or (isinstance(index, slice) and index == slice(None))
+
+
+def _number(index: Any) -> int | None:
+    """The index as one number, if it is one."""
+    if isinstance(index, (torch.Tensor, np.ndarray)) and index.ndim == 0:
+        index = index.item()
+    return int(index) if isinstance(index, (int, np.integer)) and not isinstance(index, bool) else None
+
+
 def _ids_of(index: Any, num_rows: int) -> torch.Tensor:
-    """An index of PyG's as ids; those out of range are left to whoever reads the rows."""
-    if index is None:
+    """An index of PyG's as ids; those out of range are left to whoever reads or writes the rows."""
+    if _is_whole(index):
         return torch.arange(num_rows, device="cpu")
+    number = _number(index)
+    if number is not None:
+        return torch.tensor([number + num_rows if -num_rows <= number < 0 else number], device="cpu")
     if isinstance(index, slice):
-        return torch.arange(num_rows, device="cpu")[index]
-    if isinstance(index, int):
-        return torch.tensor([index + num_rows if index < 0 else index], device="cpu")
+        index = range(num_rows)[index]
+    if isinstance(index, range):
+        index = np.arange(index.start, index.stop, index.step)
+    elif isinstance(index, list):
+        index = np.array(index, dtype=None if index else np.int64)
     if isinstance(index, np.ndarray):
-        index = torch.from_numpy(index)
+        index = _of_array(index)
     if not isinstance(index, torch.Tensor):
-        raise TypeError(f"index: want a tensor, an array, a slice, an int or None, got {type(index).__name__}")
+        raise TypeError(
+            f"index: want a tensor, an array, a list, a range, a slice, an int, None or ..., got {type(index).__name__}"
+        )
     if index.dtype == torch.bool:
         if tuple(index.shape) != (num_rows,):
             raise IndexError(f"index: want a mask of shape [{num_rows}], got {list(index.shape)}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch_geometric.data import GraphStore
+from torch_geometric.data import GraphStore, HeteroData
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
 
 __all__ = ["NeighborSampler"]
@@ -40,10 +40,7 @@ class NeighborSampler(BaseSampler):
         self._permutations = permutations
         self._fanouts = _fanouts(num_neighbors, list(rows), self.is_hetero)
         self._num_hops = len(next(iter(self._fanouts.values())))
-        num_nodes: dict[str, int] = {}
-        for (src, _, dst), row in rows.items():
-            num_nodes[src] = max(num_nodes.get(src, 0), int(row.max()) + 1 if len(row) else 0)
-            num_nodes[dst] = max(num_nodes.get(dst, 0), len(colptrs[src, _, dst]) - 1)
+        num_nodes = _num_nodes(graph, rows, colptrs)
         self._relations = {
             edge_type: _Relation(row, _padded(colptrs[edge_type], num_nodes[edge_type[2]]))
             for edge_type, row in rows.items()
@@ -217,6 +214,25 @@ def _fanouts(
     if len(hops) != 1 or 0 in hops or any(number < -1 for fanout in fanouts.values() for number in fanout):
         raise ValueError(f"num_neighbors: want one number >= -1 a hop, as many for each type, got {num_neighbors}")
     return fanouts
+
+
+def _num_nodes(
+    graph: GraphStore, rows: dict[EdgeType, torch.Tensor], colptrs: dict[EdgeType, torch.Tensor]
+) -> dict[str, int]:
+    """By node type: what the graph says, and at least what its edges reach. Types without edges are among them."""
+    known: list[tuple[str, int | None]] = []
+    for (src, relation, dst), row in rows.items():
+        known += [(src, int(row.max()) + 1 if len(row) else 0), (dst, len(colptrs[src, relation, dst]) - 1)]
+    for attr in graph.get_all_edge_attrs():
+        src, _, dst = attr.edge_type or _HOMOGENEOUS
+        known += zip((src, dst), attr.size or (), strict=False)
+    if isinstance(graph, HeteroData):
+        for name, store in zip(graph.node_types, graph.node_stores, strict=True):
+            known += [(name, store.num_nodes if store.can_infer_num_nodes else None)]
+    counts = dict.fromkeys((name for name, _ in known), 0)
+    for name, count in known:
+        counts[name] = max(counts[name], count or 0)
+    return counts
 
 
 def _padded(colptr: torch.Tensor, num_nodes: int) -> torch.Tensor:

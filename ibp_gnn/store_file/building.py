@@ -97,7 +97,7 @@ def build_in_memory(job: Job) -> tuple[CompressedRows, int]:
     plan, lengths = _size(job, reader.chunks())
     rows = CompressedRows.empty(job.num_rows, job.codec.row_bytes, plan.slot_bytes, plan.num_overflow)
     for first, chunk, overflow_index, _ in _with_overflow(job, plan, reader, lengths):
-        backend.encode(job.codec.form, chunk, overflow_index, rows.view(first, len(chunk)))
+        backend.encode(job.codec.form, chunk, overflow_index, rows.view(first, len(chunk)), first_row=first)
     return rows, plan.lead_bytes
 
 
@@ -166,19 +166,17 @@ def _with_overflow(
 ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor, int]]:
     """lengths: from `_size`, or None to measure again; first_overflow: how many rows before row `first` overflow.
     Yields, for each chunk from row `first` on: its first row, its rows, their places in the overflow area (int64 [n];
-    for those that go there), and how many rows up to the chunk's end do so."""
+    -1 for those that do not go there), and how many rows up to the chunk's end do so."""
     chunks = _with_progress(reader.chunks(first), "compressing", job, first)
     for at, chunk in chunks:
         if lengths is None:
             measured = backend.measure(job.codec.form, chunk).numpy()
         else:
             measured = lengths[at : at + len(chunk)]
-        if plan.slot_bytes < job.codec.row_bytes:
-            counts = first_overflow + np.cumsum(measured > plan.slot_bytes, dtype=np.int64)
-        else:
-            counts = np.full(len(chunk), first_overflow)
+        spills = (measured > plan.slot_bytes) & (plan.slot_bytes < job.codec.row_bytes)
+        counts = first_overflow + np.cumsum(spills, dtype=np.int64)
         first_overflow = int(counts[-1])
-        yield at, chunk, torch.from_numpy(counts - 1), first_overflow
+        yield at, chunk, torch.from_numpy(np.where(spills, counts - 1, -1)), first_overflow
 
 
 def _compress_to(
@@ -210,7 +208,7 @@ def _compress_to(
             ):
                 part_overflow = overflow_end - overflow_done
                 part = CompressedRows.empty(len(chunk), job.codec.row_bytes, plan.slot_bytes, part_overflow)
-                backend.encode(job.codec.form, chunk, places, part, first_overflow=overflow_done)
+                backend.encode(job.codec.form, chunk, places, part, first_overflow=overflow_done, first_row=first)
                 if pending is not None:
                     pending.result()
                 pending = pool.submit(write, first + len(chunk), part, part_overflow, overflow_end)

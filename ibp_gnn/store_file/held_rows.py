@@ -24,7 +24,8 @@ class FileRows:
         self.file, self._place = file, place
         self._shared = SharedRows(file) if place == "shared" else None
         self._lock = threading.Lock()
-        self.is_checked = place != "mapped"
+        self._is_mapped = place == "mapped"
+        self.is_checked = not self._is_mapped
         if self._shared is not None:
             self.rows: CompressedRows = self._shared.rows
         else:
@@ -53,8 +54,8 @@ class FileRows:
     def to_memory(self) -> CompressedRows:
         """The rows in memory, where they can be page-locked: what is mapped is read. Raises FormatError."""
         with self._lock:
-            if self._place == "mapped":
-                self.rows, self._place, self.is_checked = self.file.read_rows(), "private", True
+            if self._is_mapped:
+                self.rows, self._is_mapped, self.is_checked = self.file.read_rows(), False, True
         return self.rows
 
     def close(self) -> None:
@@ -64,4 +65,5 @@ class FileRows:
             self._shared.close()
 
     def __getstate__(self) -> dict[str, Any]:
+        """Another process maps what this one maps, or has read to page-lock it."""
         return {"path": os.fspath(self.file.path.absolute()), "identity": self.file.identity, "place": self._place}

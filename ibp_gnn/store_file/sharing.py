@@ -18,7 +18,7 @@ import torch
 
 from .locks import is_at
 from .reading import StoreFile
-from .writing import check_space
+from .writing import check_space, free_bytes
 
 FOLDER = Path("/dev/shm")
 _PAGE = 4096
@@ -75,8 +75,17 @@ class SharedRows:
 
     def _fill(self, file: StoreFile, starts: dict[str, int]) -> None:
         os.ftruncate(self._fd, 0)
-        check_space(self.path, self._mark + _PAGE)
-        os.ftruncate(self._fd, self._mark + _PAGE)
+        wanted_bytes = self._mark + _PAGE
+        check_space(self.path, wanted_bytes)
+        try:
+            # Writing to a page that there is no memory for would end the process.
+            os.posix_fallocate(self._fd, 0, wanted_bytes)
+        except OSError as error:
+            os.ftruncate(self._fd, 0)
+            free = free_bytes(FOLDER)
+            raise OSError(
+                error.errno, f"{self.path}: want {wanted_bytes} bytes of shared memory, got {free} free ({error})"
+            ) from error
         file.read_into(self._map(file, starts))
         os.pwrite(self._fd, _COMPLETE, self._mark)
 

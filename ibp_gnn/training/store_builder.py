@@ -69,7 +69,8 @@ class StoreBuilder:
         if overflowed > self._rows.num_overflow:
             self._resize_overflow(max(overflowed, self._rows.num_overflow * 5 // 4))
         part = self._rows.view(self._written, len(rows))
-        backend.encode(self.codec.form, row_bytes, self._overflowed + torch.cumsum(spills, 0) - 1, part)
+        overflow_index = torch.where(spills, self._overflowed + torch.cumsum(spills, 0) - 1, -1)
+        backend.encode(self.codec.form, row_bytes, overflow_index, part, first_row=self._written)
         self._written, self._overflowed = self._written + len(rows), overflowed
 
     def _resize_overflow(self, num_overflow: int) -> None:

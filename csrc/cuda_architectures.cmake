@@ -1,0 +1,53 @@
+# Which GPUs to compile the CUDA extension for. Each architecture takes minutes.
+
+# Names of CMake's CUDA_ARCHITECTURES: machine code for each number, and PTX of the last one, which newer GPUs compile when
+# they load it. numbers: ascending.
+function(ibp_with_ptx_of_the_last numbers result)
+  list(POP_BACK numbers last)
+  list(TRANSFORM numbers APPEND "-real")
+  list(APPEND numbers "${last}")
+  set(${result} "${numbers}" PARENT_SCOPE)
+endfunction()
+
+# wanted: IBP_CUDA_ARCHITECTURES. nvcc: the compiler. nvcc_version: its version.
+# Sets `architectures`, and in `why` where they come from.
+function(ibp_choose_architectures wanted nvcc nvcc_version architectures why)
+  if(wanted STREQUAL "all")
+    if(nvcc_version VERSION_GREATER_EQUAL 12.8)
+      set(chosen 80 86 89 90 100 120)
+    else()
+      set(chosen 80 86 89 90)
+    endif()
+    ibp_with_ptx_of_the_last("${chosen}" chosen)
+    set(reason "all that are supported")
+  elseif(wanted)
+    set(chosen "${wanted}")
+    set(reason "IBP_CUDA_ARCHITECTURES")
+  else()
+    # A GPU that this nvcc does not know is left to the PTX.
+    execute_process(COMMAND "${nvcc}" --list-gpu-arch OUTPUT_VARIABLE known RESULT_VARIABLE status ERROR_QUIET)
+    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                    OUTPUT_VARIABLE answer RESULT_VARIABLE status ERROR_QUIET TIMEOUT 60)
+    set(chosen "")
+    if(status EQUAL 0)
+      string(REGEX MATCHALL "[0-9]+[.][0-9]+" here "${answer}")
+      foreach(capability IN LISTS here)
+        string(REPLACE "." "" number "${capability}")
+        if(known MATCHES "compute_${number}([^0-9]|$)")
+          list(APPEND chosen "${number}")
+        endif()
+      endforeach()
+    endif()
+    if(chosen)
+      list(REMOVE_DUPLICATES chosen)
+      list(SORT chosen COMPARE NATURAL)
+      set(reason "the GPUs of this machine")
+    else()
+      set(chosen 80 90)
+      set(reason "no GPU found; IBP_CUDA_ARCHITECTURES names others")
+    endif()
+    ibp_with_ptx_of_the_last("${chosen}" chosen)
+  endif()
+  set(${architectures} "${chosen}" PARENT_SCOPE)
+  set(${why} "${reason}" PARENT_SCOPE)
+endfunction()

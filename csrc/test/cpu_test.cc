@@ -1,0 +1,348 @@
+// The CPU core without Python, to be run with AddressSanitizer and UndefinedBehaviorSanitizer (scripts/sanitize.sh):
+// random codecs and rows through every code path that this CPU has, damaged slots, rows that another thread changes,
+// wrong overflow indices, nothing at all. All buffers are exactly as long as their contract says.
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <numeric>
+#include <string>
+#include <system_error>
+
+#include "core/ibp_tables.h"
+#include "cpu/parallel.h"
+#include "cpu/rows.h"
+#include "test/random_codecs.h"
+
+namespace ibp {
+namespace {
+
+#define CHECK(condition)                                                            \
+  do {                                                                              \
+    if (!(condition)) {                                                             \
+      std::fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                                                 \
+    }                                                                               \
+  } while (false)
+
+// The message of the Error that `call` throws; empty if it throws none.
+template <typename Error>
+std::string Thrown(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    CHECK(error.what()[0] != '\0');
+    return error.what();
+  }
+  return "";
+}
+
+std::vector<const CodePath*> Paths() {
+  std::vector<const CodePath*> paths;
+  for (const char* name : {"scalar", "avx2", "avx512"}) {
+    Thrown<ArgumentError>([&] { paths.push_back(&CodePathByName(name)); });
+  }
+  return paths;
+}
+
+// Rows in slots, in buffers of their own.
+struct Stored {
+  int64_t num_rows;
+  int32_t slot_bytes;
+  Bytes slots, bitmask, overflow;
+
+  Stored(int64_t num_rows_, int32_t row_bytes, int32_t slot_bytes_, int64_t num_overflow)
+      : num_rows(num_rows_),
+        slot_bytes(slot_bytes_),
+        slots(static_cast<size_t>(num_rows * slot_bytes + kSlackBytes)),
+        bitmask(static_cast<size_t>(BitmaskBytes(num_rows))),
+        overflow(static_cast<size_t>(num_overflow * row_bytes + kSlackBytes)) {}
+
+  MutableSlots out(int32_t row_bytes, int64_t first_overflow = 0) {
+    return {slots.data(), bitmask.data(), overflow.data(), slot_bytes, first_overflow, NumOverflow(row_bytes)};
+  }
+  SlotRows in(int32_t row_bytes) const {
+    return {slots.data(), bitmask.data(), overflow.data(), num_rows, NumOverflow(row_bytes), slot_bytes};
+  }
+  int64_t NumOverflow(int32_t row_bytes) const {
+    return (static_cast<int64_t>(overflow.size()) - kSlackBytes) / row_bytes;
+  }
+  bool operator==(const Stored& other) const {
+    return slots == other.slots && bitmask == other.bitmask && overflow == other.overflow;
+  }
+};
+
+std::vector<int64_t> OverflowIndex(const std::vector<int32_t>& lengths, int32_t row_bytes, int32_t slot_bytes) {
+  std::vector<int64_t> index(lengths.size(), -1);
+  int64_t next = 0;
+  for (size_t row = 0; row < index.size(); ++row) {
+    if (slot_bytes < row_bytes && lengths[row] > slot_bytes) index[row] = next++;
+  }
+  return index;
+}
+
+int64_t NumSpills(const std::vector<int64_t>& index) {
+  return std::count_if(index.begin(), index.end(), [](int64_t place) { return place >= 0; });
+}
+
+Bytes Decode(const RowCodec& codec, const CodePath& path, const Stored& stored, const std::vector<int64_t>& ids,
+             int threads = 1) {
+  Bytes out(ids.size() * static_cast<size_t>(codec.row_bytes));
+  DecodeRows(codec, path, stored.in(codec.row_bytes), nullptr, ids.data(), static_cast<int64_t>(ids.size()), out.data(),
+             threads);
+  return out;
+}
+
+std::vector<int64_t> AllIds(int64_t num_rows) {
+  std::vector<int64_t> ids(static_cast<size_t>(num_rows));
+  std::iota(ids.begin(), ids.end(), int64_t{0});
+  return ids;
+}
+
+// All paths measure alike, encode to the same bytes, and decode to the rows. Returns what they encode to.
+Stored CheckRoundTrip(Random& random, const RowCodec& codec, const Bytes& rows, int32_t slot_bytes, int threads) {
+  const int32_t row_bytes = codec.row_bytes;
+  const int64_t num_rows = static_cast<int64_t>(rows.size()) / row_bytes;
+  std::vector<int32_t> lengths(static_cast<size_t>(num_rows)), others = lengths;
+  MeasureRows(codec, kScalarPath, rows.data(), num_rows, lengths.data(), threads);
+  const std::vector<int64_t> index = OverflowIndex(lengths, row_bytes, slot_bytes);
+  Stored stored(num_rows, row_bytes, slot_bytes, NumSpills(index));
+  EncodeRows(codec, kScalarPath, rows.data(), num_rows, index.data(), 0, stored.out(row_bytes), threads);
+  for (const CodePath* path : Paths()) {
+    MeasureRows(codec, *path, rows.data(), num_rows, others.data(), threads);
+    CHECK(others == lengths);
+    Stored other(num_rows, row_bytes, slot_bytes, NumSpills(index));
+    random.Fill(other.slots);
+    std::fill(other.slots.end() - kSlackBytes, other.slots.end(), uint8_t{0});
+    EncodeRows(codec, *path, rows.data(), num_rows, index.data(), 0, other.out(row_bytes), threads);
+    CHECK(other == stored);
+    CHECK(Decode(codec, *path, stored, AllIds(num_rows), threads) == rows);
+  }
+  return stored;
+}
+
+// Damaged rows are refused, or decode to the same on all paths; a slot is decoded from a buffer of exactly its length
+// and the slack, which has to be enough for every path's loads.
+void CheckDamage(Random& random, const RowCodec& codec, Stored stored) {
+  const int32_t limit_bytes = std::min(stored.slot_bytes, codec.row_bytes - 1);
+  if (random.Chance(50)) {
+    random.Fill(stored.slots);
+    random.Fill(stored.overflow);
+  }
+  for (int i = 0; i < 8; ++i) {
+    stored.slots[static_cast<size_t>(random.Between(0, static_cast<int64_t>(stored.slots.size()) - 1))] ^=
+        static_cast<uint8_t>(random.Word());
+  }
+  random.Fill(stored.bitmask);
+  for (int64_t row = 0; row < stored.num_rows; ++row) {
+    const uint8_t* slot = stored.slots.data() + row * stored.slot_bytes;
+    Bytes payload(slot, slot + limit_bytes + kSlackBytes), decoded(static_cast<size_t>(codec.row_bytes));
+    Bytes expected = decoded;
+    const bool fits = kScalarPath.For(codec).decode(codec, payload.data(), limit_bytes, expected.data());
+    Bytes whole(static_cast<size_t>(codec.row_bytes));
+    const std::string error = Thrown<FormatError>([&] { whole = Decode(codec, kScalarPath, stored, {row}); });
+    for (const CodePath* path : Paths()) {
+      CHECK(path->For(codec).decode(codec, payload.data(), limit_bytes, decoded.data()) == fits);
+      if (fits) CHECK(decoded == expected);
+      Bytes other(static_cast<size_t>(codec.row_bytes));
+      CHECK(Thrown<FormatError>([&] { other = Decode(codec, *path, stored, {row}); }) == error);
+      CHECK(other == whole);
+    }
+  }
+}
+
+// A code path that changes the rows whenever one has been measured, as another thread could.
+struct ChangingPath {
+  static inline const RowOps* real;
+  static inline Random* random;
+  static inline Bytes* rows;
+  static inline Bytes seen;  // the rows as they were measured
+
+  static int32_t Measure(const RowCodec& codec, const uint8_t* row, uint64_t* scratch) {
+    const int32_t bytes = real->measure(codec, row, scratch);
+    seen.insert(seen.end(), row, row + codec.row_bytes);
+    random->Fill(*rows);
+    return bytes;
+  }
+};
+
+void CheckChangingRows(Random& random, const RowCodec& codec, const Bytes& before, int32_t slot_bytes) {
+  const int32_t row_bytes = codec.row_bytes;
+  const int64_t num_rows = static_cast<int64_t>(before.size()) / row_bytes;
+  std::vector<int32_t> lengths(static_cast<size_t>(num_rows));
+  MeasureRows(codec, kScalarPath, before.data(), num_rows, lengths.data(), 1);
+  const std::vector<int64_t> index = OverflowIndex(lengths, row_bytes, slot_bytes);
+  for (const CodePath* path : Paths()) {
+    Stored stored(num_rows, row_bytes, slot_bytes, NumSpills(index));
+    Bytes rows = before;
+    ChangingPath::real = &path->For(codec);
+    ChangingPath::random = &random;
+    ChangingPath::rows = &rows;
+    ChangingPath::seen.clear();
+    const RowOps ops = {&ChangingPath::Measure, ChangingPath::real->encode, ChangingPath::real->decode};
+    const CodePath changing = {{ops, ops}, path->stream_lines, "changing"};
+    const std::string error = Thrown<ArgumentError>(
+        [&] { EncodeRows(codec, changing, rows.data(), num_rows, index.data(), 1000, stored.out(row_bytes), 1); });
+    // Up to the row that the message names, if there is one, rows are stored as they were read.
+    const int64_t encoded = static_cast<int64_t>(ChangingPath::seen.size()) / row_bytes - (error.empty() ? 0 : 1);
+    if (!error.empty()) {
+      CHECK(slot_bytes < row_bytes);
+      CHECK(error == Message("row ", 1000 + encoded,
+                             ": its payload has another length than when it was measured: the rows changed meanwhile"));
+    }
+    ChangingPath::seen.resize(static_cast<size_t>(encoded * row_bytes));
+    CHECK(Decode(codec, *path, stored, AllIds(encoded)) == ChangingPath::seen);
+  }
+}
+
+void CheckWrongOverflowIndices(Random& random, const RowCodec& codec, const Bytes& rows, int32_t slot_bytes) {
+  const int64_t num_rows = static_cast<int64_t>(rows.size()) / codec.row_bytes;
+  std::vector<int64_t> index(static_cast<size_t>(num_rows));
+  for (int round = 0; round < 4; ++round) {
+    const int64_t num_overflow = random.Between(0, 3), first = random.Between(0, 5);
+    for (int64_t& place : index) {
+      place = random.Chance(50) ? static_cast<int64_t>(random.Word()) : random.Between(-2, first + num_overflow + 1);
+    }
+    Stored stored(num_rows, codec.row_bytes, slot_bytes, num_overflow);
+    const std::string error = Thrown<ArgumentError>([&] {
+      EncodeRows(codec, SelectCodePath(), rows.data(), num_rows, index.data(), 0, stored.out(codec.row_bytes, first),
+                 1);
+    });
+    if (slot_bytes >= codec.row_bytes) CHECK(error.empty());
+  }
+}
+
+template <typename RandomCodec>
+void CheckRandomCodecs(uint64_t seed, int rounds) {
+  Random random(seed);
+  for (int round = 0; round < rounds; ++round) {
+    const RandomCodec made(random);
+    const RowCodec& codec = made.codec;
+    const Bytes rows = made.Rows(random, random.Between(1, 40));
+    const int32_t least = std::min<int32_t>(kOverflowIndexBytes, codec.row_bytes);
+    const int32_t slot_bytes = static_cast<int32_t>(random.Between(least, codec.row_bytes + codec.row_bytes / 4));
+    const Stored stored = CheckRoundTrip(random, codec, rows, slot_bytes, 1);
+    CheckRoundTrip(random, codec, rows, codec.row_bytes, 1);
+    CheckDamage(random, codec, stored);
+    CheckChangingRows(random, codec, rows, slot_bytes);
+    CheckWrongOverflowIndices(random, codec, rows, slot_bytes);
+  }
+}
+
+// Enough for several threads, and for an output that goes past the caches.
+void CheckManyRows() {
+  Random random(3);
+  const RandomIbp made(random, 300);
+  const int64_t num_rows = 16'000;
+  const Bytes some = made.Rows(random, 100);
+  Bytes rows;
+  for (int64_t at = 0; at < num_rows; at += 100) rows.insert(rows.end(), some.begin(), some.end());
+  rows.shrink_to_fit();
+  CheckRoundTrip(random, made.codec, rows, 150, 3);
+  std::vector<int64_t> ones(8 * 300), expected = ones;
+  CountOnes(rows.data(), num_rows, 300, ones.data(), 3);
+  for (int64_t row = 0; row < num_rows; ++row) {
+    for (size_t bit = 0; bit < 8 * 300; ++bit) {
+      expected[bit] += rows[static_cast<size_t>(row) * 300 + bit / 8] >> (bit % 8) & 1;
+    }
+  }
+  CHECK(ones == expected);
+}
+
+void CheckNothing() {
+  Random random(4);
+  const RandomIbp ibp(random);
+  const RandomDict dict(random);
+  for (const RowCodec* codec : {static_cast<const RowCodec*>(&ibp.codec), static_cast<const RowCodec*>(&dict.codec)}) {
+    for (const CodePath* path : Paths()) {
+      Stored stored(0, codec->row_bytes, codec->row_bytes, 0);
+      MeasureRows(*codec, *path, nullptr, 0, nullptr, 2);
+      EncodeRows(*codec, *path, nullptr, 0, nullptr, 0, stored.out(codec->row_bytes), 2);
+      EncodeRows(*codec, *path, nullptr, 0, nullptr, 0, {}, 2);
+      CHECK(Decode(*codec, *path, stored, {}, 2).empty());
+      // As if another thread had written them after they were checked.
+      for (const int64_t id : {int64_t{0}, int64_t{-1}, INT64_MAX, INT64_MIN}) {
+        bool refused = false;
+        try {
+          Decode(*codec, *path, stored, {id}, 2);
+        } catch (const std::out_of_range&) {
+          refused = true;
+        }
+        CHECK(refused);
+      }
+    }
+  }
+  std::vector<int64_t> ones(8, 1);
+  CountOnes(nullptr, 0, 1, ones.data(), 2);
+  CHECK(ones == std::vector<int64_t>(8, 0));
+  CHECK(FirstBadId(nullptr, 0, 0) == -1);
+  const int64_t ids[] = {0, 4, 5, -1};
+  CHECK(FirstBadId(ids, 2, 5) == -1 && FirstBadId(ids, 4, 5) == 2 && FirstBadId(ids + 3, 1, 5) == 0);
+}
+
+void CheckTables() {
+  Random random(5);
+  for (int round = 0; round < 50; ++round) {
+    const RandomIbp made(random);
+    const int32_t stride = TableStride(made.codec.row_bytes);
+    std::vector<uint32_t> tables(static_cast<size_t>(kNumTables * stride));
+    MakeIbpTables(made.codec.layout, made.mask.data(), made.bitval.data(), tables.data());
+    for (int32_t unit = 0; unit < stride; ++unit) {
+      uint32_t moves[kExpandSteps];
+      for (int s = 0; s < kExpandSteps; ++s) moves[s] = tables[static_cast<size_t>((kMoveTable + s) * stride + unit)];
+      const uint32_t keep = tables[static_cast<size_t>(unit)], x = static_cast<uint32_t>(random.Word());
+      CHECK(SpreadFields(PackFields(x, keep, moves), keep, moves) == (x & keep));
+    }
+  }
+}
+
+// Starts `left` threads, then throws.
+struct FailingStart {
+  mutable int left;
+  const std::function<void()> fail;
+
+  template <typename Run>
+  std::thread operator()(const Run& run) const {
+    if (left-- == 0) fail();
+    return std::thread(run);
+  }
+};
+
+void CheckThreadsThatCannotStart() {
+  const std::function<void()> failures[] = {
+      [] { throw std::bad_alloc(); },
+      [] { throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)); },
+  };
+  constexpr int64_t kItems = 1000, kBytes = 1 << 20;
+  for (const std::function<void()>& fail : failures) {
+    for (int started = 0; started < 4; ++started) {
+      std::vector<int> done(kItems);
+      auto work = [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) ++done[static_cast<size_t>(i)];
+      };
+      ParallelFor(kItems, 32, kBytes, 5, work, FailingStart{started, fail});
+      CHECK(done == std::vector<int>(kItems, 1));
+      auto failing = [&](int64_t begin, int64_t end) {
+        work(begin, end);
+        if (end == kItems) throw FormatError("the last part");
+      };
+      const std::string error =
+          Thrown<FormatError>([&] { ParallelFor(kItems, 32, kBytes, 5, failing, FailingStart{started, fail}); });
+      CHECK(error == "the last part");
+      CHECK(done == std::vector<int>(kItems, 2));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ibp
+
+int main() {
+  ibp::CheckNothing();
+  ibp::CheckTables();
+  ibp::CheckThreadsThatCannotStart();
+  ibp::CheckRandomCodecs<ibp::RandomIbp>(1, 300);
+  ibp::CheckRandomCodecs<ibp::RandomDict>(2, 800);
+  ibp::CheckManyRows();
+  std::printf("CPU core: all checks passed\n");
+}

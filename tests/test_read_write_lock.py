@@ -1,0 +1,404 @@
+"""ReadWriteLock: threads, nesting, errors and forks. Nothing may wait for ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import pytest
+
+from ibp_gnn import read_write_lock
+from ibp_gnn.read_write_lock import ReadWriteLock
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def time_limit() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise TimeoutError("the test hangs")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(30)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+class Thread(threading.Thread):
+    """Starts at once; `end` waits for it, and raises what it raised."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._work, self._error = work, None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self._error = error
+
+    def end(self) -> None:
+        self.join(20)
+        assert not self.is_alive(), "the thread hangs"
+        if self._error is not None:
+            raise self._error
+
+
+def write(lock: ReadWriteLock, then: Callable[[], object] = lambda: None) -> None:
+    with lock.exclusive():
+        then()
+
+
+def read(lock: ReadWriteLock, then: Callable[[], object] = lambda: None) -> None:
+    with lock:
+        then()
+
+
+def until_waiting(lock: ReadWriteLock, waiters: int = 1) -> None:
+    """Returns once so many threads wait for the lock."""
+    while len(lock._queue) < waiters:
+        time.sleep(0)
+
+
+def assert_free(lock: ReadWriteLock) -> None:
+    """Another thread can write, and read, at once."""
+    Thread(lambda: write(lock)).end()
+    Thread(lambda: read(lock)).end()
+    assert not lock._reads and not lock._queue and lock._writer is None
+
+
+class Held:
+    """A thread that is in the lock until `leave`."""
+
+    def __init__(self, hold: object) -> None:
+        self._in, self._leave = threading.Event(), threading.Event()
+        self._hold = hold
+        self._thread = Thread(self._run)
+        assert self._in.wait(20)
+
+    def _run(self) -> None:
+        with self._hold:  # type: ignore[attr-defined]
+            self._in.set()
+            assert self._leave.wait(20)
+
+    def leave(self) -> None:
+        self._leave.set()
+        self._thread.end()
+
+
+# One thread
+
+
+def test_nesting() -> None:
+    lock = ReadWriteLock()
+    with lock:
+        with lock, lock:
+            pass
+        other = Held(lock)  # others may read on
+        other.leave()
+    with lock.exclusive():
+        with lock:
+            with lock.exclusive():
+                with lock:
+                    pass
+        writer = Thread(lambda: write(lock))
+        until_waiting(lock)
+        assert writer.is_alive()
+    writer.end()
+    assert_free(lock)
+
+
+def test_writing_inside_of_reading_is_refused() -> None:
+    lock = ReadWriteLock()
+    with lock:
+        with pytest.raises(RuntimeError, match="it would wait for itself"):
+            with lock.exclusive():
+                pass
+        Held(lock).leave()  # nothing has changed
+        writer = Thread(lambda: write(lock))
+        until_waiting(lock)
+        with pytest.raises(RuntimeError, match="it would wait for itself"):
+            write(lock)
+    writer.end()
+    assert_free(lock)
+
+
+def test_reading_may_outlast_writing() -> None:
+    lock = ReadWriteLock()
+    with lock.exclusive():
+        lock.__enter__()
+    Held(lock).leave()
+    writer = Thread(lambda: write(lock))
+    until_waiting(lock)
+    lock.__exit__()
+    writer.end()
+    assert_free(lock)
+
+
+def test_only_the_thread_that_entered_leaves() -> None:
+    lock = ReadWriteLock()
+    with lock:
+        with pytest.raises(RuntimeError, match="left by the thread that entered it"):
+            Thread(lock.__exit__).end()
+    assert_free(lock)
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit])
+def test_an_error_inside_leaves_the_lock(error: type[BaseException]) -> None:
+    lock = ReadWriteLock()
+    for hold in (lambda: lock, lock.exclusive) * 2:
+        with pytest.raises(error):
+            with hold(), hold():
+                raise error
+        assert_free(lock)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("writes", [False, True])
+def test_an_interrupt_at_any_line_leaves_the_lock(writes: bool, waits: bool) -> None:
+    """Raises at the n-th line that runs while a thread enters, for every n. Not where a `with` block ends: there the
+    interpreter does not look for signals."""
+    lock = ReadWriteLock()
+
+    def stopped_at(n: int) -> bool:
+        lines, seen, entered = 0, set(), threading.Event()
+
+        def trace(frame: FrameType, event: str, _: object) -> object:
+            nonlocal lines
+            entering = frame.f_code.co_name in ("__enter__", "exclusive", "_enqueue")
+            if frame.f_code.co_filename != read_write_lock.__file__ or not entering:
+                return None
+            if event == "line" and (frame, frame.f_lineno) not in seen and not entered.is_set():
+                seen.add((frame, frame.f_lineno))
+                lines += 1
+                if lines == n:
+                    raise KeyboardInterrupt
+            return trace
+
+        held, over = Held(lock.exclusive()) if waits else None, threading.Event()
+
+        def release() -> None:
+            while not lock._queue and not over.is_set():
+                time.sleep(0)
+            if held is not None:
+                held.leave()
+
+        releasing = Thread(release)
+        sys.settrace(trace)  # type: ignore[arg-type]
+        try:
+            (write if writes else read)(lock, entered.set)
+            return False
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+            over.set()
+            releasing.end()
+
+    n = 1
+    while stopped_at(n):
+        assert_free(lock)
+        n += 1
+    assert n > 8
+    assert_free(lock)
+
+
+# Several threads
+
+
+def test_a_reader_enters_again_while_a_writer_waits() -> None:
+    lock, written = ReadWriteLock(), threading.Event()
+    with lock:
+        writer = Thread(lambda: write(lock, written.set))
+        until_waiting(lock)
+        with lock:
+            pass
+        assert not written.is_set()
+    writer.end()
+    assert written.is_set()
+    assert_free(lock)
+
+
+def test_readers_are_in_together_and_a_writer_alone() -> None:
+    lock, together = ReadWriteLock(), threading.Barrier(3, timeout=20)
+    readers = [Thread(lambda: read(lock, together.wait)) for _ in range(3)]
+    for reader in readers:
+        reader.end()
+    first = Held(lock.exclusive())
+    order: list[str] = []
+    threads = [Thread(lambda: read(lock, lambda: order.append("read")))]
+    until_waiting(lock, 1)
+    threads.append(Thread(lambda: write(lock, lambda: order.append("write"))))
+    until_waiting(lock, 2)
+    threads.append(Thread(lambda: read(lock, lambda: order.append("read again"))))
+    until_waiting(lock, 3)
+    assert order == []
+    first.leave()
+    for thread in threads:
+        thread.end()
+    assert order == ["read", "write", "read again"], "first come, first served"
+    assert_free(lock)
+
+
+def test_nobody_is_kept_out_for_ever() -> None:
+    """Two readers take turns so that one is always in; two writers write on and on. All come in again and again."""
+    lock, stop = ReadWriteLock(), threading.Event()
+    counts, state = [0] * 4, {"writers": 0, "torn": 0}
+
+    def keep_reading(mine: int, other: int) -> None:
+        while not stop.is_set():
+            with lock:
+                counts[mine] += 1
+                state["torn"] += state["writers"]
+                before = counts[other]
+                for _ in range(100):  # overlap where the other reader can come in
+                    if counts[other] > before or lock._queue:
+                        break
+                    time.sleep(0)
+
+    def keep_writing(mine: int) -> None:
+        while not stop.is_set():
+            with lock.exclusive():
+                state["writers"] += 1
+                state["torn"] += state["writers"] - 1
+                counts[mine] += 1
+                state["writers"] -= 1
+
+    threads = [Thread(lambda: keep_reading(0, 1)), Thread(lambda: keep_reading(1, 0))]
+    threads += [Thread(lambda: keep_writing(2)), Thread(lambda: keep_writing(3))]
+    while min(counts) < 50:
+        time.sleep(0)
+    stop.set()
+    for thread in threads:
+        thread.end()
+    assert state["torn"] == 0
+    assert_free(lock)
+
+
+# Forks
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """`work` runs in a forked process, for at most 20 seconds, and must not raise."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(20)
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0, f"the child ended with {status}"
+
+
+def test_a_fork_inside_of_reading_while_a_writer_waits() -> None:
+    lock, written = ReadWriteLock(), threading.Event()
+    other = Held(lock)
+    with lock:
+        writer = Thread(lambda: write(lock, written.set))
+        until_waiting(lock)
+
+        def work() -> None:
+            with lock:  # the writer is not here
+                pass
+            with pytest.raises(RuntimeError, match="wait for itself"):
+                write(lock)
+            Held(lock).leave()
+            mine = Thread(lambda: write(lock))
+            until_waiting(lock)
+            lock.__exit__()  # ends what began in the parent; the other reader is not here
+            mine.end()
+            assert_free(lock)
+
+        in_child(work)
+        assert not written.is_set()
+    other.leave()
+    writer.end()
+    assert_free(lock)
+
+
+def test_a_fork_inside_of_writing() -> None:
+    lock = ReadWriteLock()
+    hold = lock.exclusive()
+    hold.__enter__()
+    waiting = Thread(lambda: read(lock))
+    until_waiting(lock)
+
+    def work() -> None:
+        with lock, lock.exclusive():
+            pass
+        reader = Thread(lambda: read(lock))
+        until_waiting(lock)
+        hold.__exit__(None, None, None)
+        reader.end()
+        assert_free(lock)
+
+    in_child(work)
+    assert waiting.is_alive()
+    hold.__exit__(None, None, None)
+    waiting.end()
+    assert_free(lock)
+
+
+def test_a_fork_waits_for_the_writers_of_other_threads() -> None:
+    """Each of the threads writes two locks, one inside the other, while forks go on."""
+    locks = [ReadWriteLock(), ReadWriteLock()]
+    state, stop, rounds = ["whole", "whole"], threading.Event(), [0]
+
+    def keep_writing() -> None:
+        while not stop.is_set():
+            with locks[0].exclusive():
+                state[0] = "torn"
+                with locks[1].exclusive():
+                    state[1] = "torn"
+                    ReadWriteLock()  # made while a fork waits
+                    time.sleep(0)
+                    state[1] = "whole"
+                state[0] = "whole"
+            rounds[0] += 1
+
+    writer = Thread(keep_writing)
+
+    def work() -> None:
+        assert state == ["whole", "whole"]
+        for lock in locks:
+            assert_free(lock)
+
+    for _ in range(10):
+        in_child(work)
+    before = rounds[0]
+    while rounds[0] == before:
+        time.sleep(0)
+    stop.set()
+    writer.end()
+    for lock in locks:
+        assert_free(lock)
+
+
+def test_threads_that_fork_at_the_same_time() -> None:
+    lock = ReadWriteLock()
+
+    def fork() -> None:
+        for _ in range(5):
+            with lock:
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(0 if sum(lock._reads.values()) == 1 else 1)
+            assert os.waitpid(pid, 0)[1] == 0
+
+    threads = [Thread(fork) for _ in range(2)]
+    for thread in threads:
+        thread.end()
+    assert_free(lock)

@@ -1,0 +1,174 @@
+"""An update that fails, wherever it does, changes nothing: in the store, on every GPU and in every cache."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, PinError, _native, row_updates
+from ibp_gnn.testing import assert_bitwise_equal, special_rows
+
+ROWS, WIDTH = 300, 33
+ALL = torch.arange(ROWS)
+CALLS = ("scatter_rows", "register_host_memory", "make_gather_plan", "measure", "encode")  # of the CUDA extension
+
+
+class Injected(RuntimeError):
+    pass
+
+
+class FailsOnce(TorchDispatchMode):
+    """The operation of that number fails: torch's, allocations and copies among them, or one of CALLS."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.left = number
+
+    def count(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            raise Injected
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.count()
+        return function(*args, **(kwargs or {}))
+
+
+class CountedCuda:
+    """The CUDA extension, whose CALLS may fail."""
+
+    def __init__(self, real: object, failing: FailsOnce) -> None:
+        self._real, self._failing = real, failing
+
+    def __getattr__(self, name: str) -> object:
+        value = getattr(self._real, name)
+        if name not in CALLS:
+            return value
+
+        def call(*args: object, **kwargs: object) -> object:
+            self._failing.count()
+            return value(*args, **kwargs)
+
+        return call
+
+
+def fitting() -> torch.Tensor:
+    rows = special_rows(torch.float32, WIDTH, "outliers", 2000)
+    return rows[torch.arange(2000) % 8 != 5][:ROWS]
+
+
+def raw(n: int = ROWS, seed: int = 1) -> torch.Tensor:
+    return special_rows(torch.float32, WIDTH, "random_bits", n, seed)
+
+
+def fail_everywhere(
+    store: CompressedFeatureStore,
+    ids: torch.Tensor,
+    rows: torch.Tensor,
+    before: torch.Tensor,
+    readers: list[CompressedFeatureStore | CompressedGPUCache],
+    devices: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> int:
+    """Updates again and again, with a failure in another place each time, until there is none. Returns how many there
+    were."""
+    after = before.clone()
+    after[ids] = rows
+    failures = 0
+    while True:
+        failing = FailsOnce(failures)
+        with monkeypatch.context() as patched:
+            if _native.cuda_is_built():
+                counted = CountedCuda(_native.cuda(), failing)
+                patched.setattr(_native, "cuda", lambda counted=counted: counted)
+            try:
+                with failing:
+                    store.update(ids, rows)
+            except (Injected, PinError):
+                done = False
+            else:
+                done = True
+        for reader in readers:
+            for device in devices:
+                assert_bitwise_equal(reader.gather(ALL, device=device).cpu(), after if done else before)
+        if done:
+            assert failing.left >= 0, "a failure that nobody saw"
+            return failures
+        failures += 1
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("layout", ["compact", "inplace"])
+def test_on_the_cpu(layout: str, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fitting()
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(1)) if ordered else None
+    with CompressedFeatureStore.build(before.clone(), layout=layout, order=order, progress=False) as store:
+        ids = torch.randperm(ROWS, generator=torch.Generator().manual_seed(2))[:40]
+        for rows in (raw(40), fitting()[:40], raw(40, seed=2)):  # the overflow area grows, is left, and used again
+            failures = fail_everywhere(store, ids, rows, before, [store], ["cpu"], monkeypatch)
+            assert failures > 20
+            before[ids] = rows
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("layout", ["compact", "inplace"])
+def test_on_a_gpu(layout: str, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fitting()
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(1)) if ordered else None
+    with CompressedFeatureStore.build(before.clone(), layout=layout, order=order, progress=False) as store:
+        prefix = CompressedGPUCache(store, "99 rows")
+        chosen = CompressedGPUCache(store, "99 rows", hot_ids=torch.arange(50, 149))
+        ids = torch.randperm(ROWS, generator=torch.Generator().manual_seed(2))[:40]
+        readers: list[CompressedFeatureStore | CompressedGPUCache] = [store, prefix, chosen]
+        store.gather(ALL, device="cuda")
+        for rows in (raw(40), fitting()[:40]):
+            failures = fail_everywhere(store, ids, rows, before, readers, ["cpu", "cuda"], monkeypatch)
+            assert failures > 50
+            before[ids] = rows
+        for reader in readers:
+            reader.check()
+
+
+def test_an_update_that_cannot_be_taken_back_is_told_by_every_later_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CompressedFeatureStore.build(fitting(), progress=False)
+    before = store.gather(ALL)
+    calls = []
+
+    def fail(target: torch.Tensor, at: torch.Tensor, rows: torch.Tensor) -> None:
+        calls.append(at)
+        if len(calls) >= 2:
+            raise Injected("no memory")
+        target.index_copy_(0, at, rows)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(row_updates, "_scatter", fail)
+        with pytest.raises(row_updates.UndoError, match="could not be written .*no memory.*nor put back .*no memory"):
+            store.update(ALL[:3], raw(3))
+    for call in (lambda: store.gather(ALL), lambda: store.update(ALL[:3], raw(3)), lambda: store.shape):
+        with pytest.raises(RuntimeError, match="this CompressedFeatureStore cannot be used any more: in an update"):
+            call()
+    store.close()
+    assert len(before) == ROWS
+
+
+def test_an_interrupted_update_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CompressedFeatureStore.build(fitting(), progress=False)
+    real, calls = row_updates._scatter, []
+
+    def interrupt(target: torch.Tensor, at: torch.Tensor, rows: torch.Tensor) -> None:
+        real(target, at, rows)
+        calls.append(at)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(row_updates, "_scatter", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.update(ALL[:9], raw(9))
+    monkeypatch.undo()
+    assert_bitwise_equal(store.gather(ALL), fitting())
+    assert store.version == 0
+    store.update(ALL[:9], raw(9))
+    assert_bitwise_equal(store.gather(ALL[:9]), raw(9))
+    assert store.version == 1
