@@ -179,12 +179,12 @@ def graphbolt_features(_: Path) -> list[torch.Tensor]:
 
 @step
 def pyg_features(_: Path) -> list[torch.Tensor]:
-    features = ibp_gnn.pyg.CompressedFeatureStore({"x": FLOATS, "y": NEW_IDS.numpy()})
+    features = ibp_gnn.pyg.CompressedFeatureStore({("a", "x"): FLOATS, ("b", "y"): NEW_IDS.numpy()})
 
-    def get(name: str, index: object) -> torch.Tensor:
-        return features.get_tensor(group_name=None, attr_name=name, index=index)
+    def get(group: str, name: str, index: object) -> torch.Tensor:
+        return features.get_tensor(group_name=group, attr_name=name, index=index)
 
-    return [*(get("x", index) for index in (None, IDS, slice(3, 9), 4)), get("y", None)]
+    return [*(get("a", "x", index) for index in (None, IDS, slice(3, 9), 4)), get("b", "y", None)]
 
 
 @step
@@ -245,7 +245,6 @@ def changed_for_a_while(name: str) -> Iterator[None]:
             yield
 
 
-NOT_DONE = pytest.mark.xfail(strict=True, reason="a module in NOT_YET")
 DEFAULTS = ("device", "dtype", "no_grad", "inference", "deterministic", "threads")
 
 
@@ -268,15 +267,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "empty"
 
 
-@pytest.mark.parametrize(
-    ("name", "default"),
-    [
-        # gpu_cache.py makes its ids on the default device.
-        pytest.param(name, default, marks=[NOT_DONE] if (name, default) == ("budgets", "device") else [])
-        for name in STEPS
-        for default in DEFAULTS
-    ],
-)
+@pytest.mark.parametrize("default", DEFAULTS)
+@pytest.mark.parametrize("name", STEPS)
 def test_the_same_bits(name: str, default: str, folder: Path) -> None:
     if name not in _expected:
         (folder.parent / "expected").mkdir()
@@ -303,14 +295,7 @@ def test_what_inference_mode_made_can_be_updated(made: str, folder: Path) -> Non
     assert_bitwise_equal(store.gather(NEW_IDS), NEW_ROWS)
 
 
-@pytest.mark.parametrize(
-    "default",
-    [
-        # feature_store.py makes its ids on the default device.
-        pytest.param(default, marks=[NOT_DONE] if default == "device" else [])
-        for default in DEFAULTS
-    ],
-)
+@pytest.mark.parametrize("default", DEFAULTS)
 def test_save_after_an_update(default: str, folder: Path) -> None:
     with changed_for_a_while(default):
         update_made_outside(folder).save(folder / "x.ibp")
@@ -327,8 +312,6 @@ FACTORIES = set(
     "arange as_tensor asarray empty empty_permuted empty_strided eye full linspace logspace ones rand randint randn "
     "randperm range scalar_tensor tensor tril_indices triu_indices vander zeros".split()
 )
-# To be done.
-NOT_YET = {"feature_store.py", "gpu_cache.py", "gpu_gather.py"}
 
 
 def test_every_new_tensor_is_told_its_device() -> None:
@@ -340,6 +323,4 @@ def test_every_new_tensor_is_told_its_device() -> None:
             of_torch = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch"
             if of_torch and node.func.attr in FACTORIES and "device" not in {word.arg for word in node.keywords}:
                 found.append(f"{path.relative_to(package)}:{node.lineno}: {ast.unparse(node)}")
-    left = [where for where in found if where.split(":")[0] not in NOT_YET]
-    assert not left, "tensors on torch's default device:\n" + "\n".join(left)
-    assert NOT_YET == {where.split(":")[0] for where in found}, "take what is done off the list"
+    assert not found, "tensors on torch's default device:\n" + "\n".join(found)
