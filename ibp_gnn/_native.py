@@ -6,16 +6,16 @@ Importing this module neither initialises CUDA nor compiles anything.
 from __future__ import annotations
 
 import functools
-import importlib
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from . import _extension
 from .errors import FormatError as FormatError
 
 try:
-    cpu: Any = importlib.import_module("ibp_gnn._cpu")
+    cpu: Any = _extension.load("_cpu")
 except ImportError as error:  # a source tree that was never built, or built for another Python
     raise ImportError(
         f"ibp_gnn's compiled CPU extension cannot be loaded ({error}); build it with `pip install .` in the "
@@ -30,7 +30,7 @@ cpu_path = ""
 def cuda() -> ModuleType:
     """The CUDA backend. Raises RuntimeError with the reason where it was not built."""
     try:
-        return importlib.import_module("ibp_gnn._cuda")
+        return _extension.load("_cuda")
     except ImportError as error:
         raise RuntimeError(
             f"ibp_gnn was built without its CUDA extension ({error}); install nvcc and run "

@@ -73,8 +73,10 @@ class CompressedRows:
             buffer[length:] = 0
             return buffer
 
-        bitmask = torch.empty(_native.cpu.bitmask_bytes(num_rows), dtype=torch.uint8, device=device)
-        slots, overflow = room(num_rows * slot_bytes), room(num_overflow * row_bytes)
+        # Tensors of inference mode could not be written outside of it.
+        with torch.inference_mode(False):
+            bitmask = torch.empty(_native.cpu.bitmask_bytes(num_rows), dtype=torch.uint8, device=device)
+            slots, overflow = room(num_rows * slot_bytes), room(num_overflow * row_bytes)
         return cls(num_rows, row_bytes, slot_bytes, slots, bitmask, overflow)
 
     @property

@@ -37,7 +37,7 @@ def presample(batches: Iterable[Any], num_nodes: int, *, epochs: int = 1) -> tor
         raise ValueError(f"epochs: want at least 1, got {epochs}")
     if epochs > 1 and isinstance(batches, Iterator):
         raise ValueError(f"batches: want a list or a loader, to go through {epochs} times, got an iterator")
-    counts = torch.zeros(num_nodes, dtype=torch.int64)
+    counts = torch.zeros(num_nodes, dtype=torch.int64, device="cpu")
     num_batches = 0
     for _ in range(epochs):
         for batch in batches:
@@ -68,7 +68,7 @@ def reverse_pagerank(
         raise ValueError(f"damping: want 0 <= damping < 1, got {damping}")
     if iterations < 1:
         raise ValueError(f"iterations: want at least 1, got {iterations}")
-    start = torch.ones(num_nodes, dtype=torch.float64)
+    start = torch.ones(num_nodes, dtype=torch.float64, device="cpu")
     if train_ids is not None:
         start = _count(_node_ids(train_ids, "train_ids", num_nodes), num_nodes).clamp(max=1).to(torch.float64)
         if not bool(start.any()):

@@ -14,7 +14,7 @@ MAX_ORDERED_ROWS = 2**31 - 1  # the table of slots is int32
 def hottest_first(scores: Any, num_rows: int) -> torch.Tensor:
     """scores: [num_rows] numbers, tensor or NumPy array. Returns int64 [num_rows] on the CPU: the ids from the highest
     score to the lowest, ties by id. Raises ValueError for another shape and for NaN."""
-    scores = torch.as_tensor(scores).detach().cpu()
+    scores = torch.as_tensor(scores, device="cpu").detach()
     if tuple(scores.shape) != (num_rows,):
         raise ValueError(f"hotness: want shape [{num_rows}], got {list(scores.shape)}")
     if scores.is_floating_point() and bool(torch.isnan(scores).any()):
@@ -34,8 +34,8 @@ def slots_of(order: Any, num_rows: int) -> torch.Tensor | None:
     if len(outside):
         position = int(outside[0])
         raise ValueError(f"order: want 0 <= id < {num_rows}, got {int(ids[position])} at position {position}")
-    slots = torch.full((num_rows,), -1, dtype=torch.int32)
-    numbers = torch.arange(num_rows, dtype=torch.int32)
+    slots = torch.full((num_rows,), -1, dtype=torch.int32, device="cpu")
+    numbers = torch.arange(num_rows, dtype=torch.int32, device="cpu")
     slots[ids.to(torch.int64)] = numbers
     missing = torch.nonzero(slots < 0)
     if len(missing):

@@ -184,7 +184,7 @@ def _rank(stores: Mapping[Key, CompressedFeatureStore], hotness: Mapping[Key, An
         ranks = torch.nonzero((order >= first) & (order < end)).flatten()
         ids = order[ranks] - first
         with store.lock:
-            is_prefix = torch.equal(store.to_slots(ids), torch.arange(len(store)))
+            is_prefix = torch.equal(store.to_slots(ids), torch.arange(len(store), device="cpu"))
             saved = torch.cumsum(scores[key][ids] * bytes_of_each(store, ids), 0)
             fixed, nbytes = fixed_bytes(store, is_prefix), bytes_of_first(store, ids)
         features.append(_Feature(key, ids, ranks, is_prefix, fixed, nbytes, saved))
@@ -194,7 +194,7 @@ def _rank(stores: Mapping[Key, CompressedFeatureStore], hotness: Mapping[Key, An
 
 def _checked(key: Any, scores: Any, num_rows: int) -> torch.Tensor:
     """float64 [num_rows] on the CPU."""
-    scores = torch.as_tensor(scores).detach().to("cpu", torch.float64)
+    scores = torch.as_tensor(scores, dtype=torch.float64, device="cpu").detach()
     if tuple(scores.shape) != (num_rows,):
         raise ValueError(f"hotness of {key!r}: want shape [{num_rows}], got {list(scores.shape)}")
     bad = torch.nonzero(~(torch.isfinite(scores) & (scores >= 0)))
@@ -205,5 +205,5 @@ def _checked(key: Any, scores: Any, num_rows: int) -> torch.Tensor:
 
 def _place_in_order(store: CompressedFeatureStore) -> torch.Tensor:
     """float64 [num_rows]: 1 for the first row in the store's order, towards 0 for the last one."""
-    slots = store.to_slots(torch.arange(len(store))).to(torch.float64)
+    slots = store.to_slots(torch.arange(len(store), device="cpu")).to(torch.float64)
     return 1 - slots / len(store)

@@ -195,7 +195,10 @@ def _run_extract(arguments: argparse.Namespace) -> None:
             np.lib.format.write_array_header_1_0(out, about)
             for first in range(0, num_rows, step):
                 count = min(step, num_rows - first)
-                part = torch.arange(first, first + count) if ids is None else np.array(ids[first : first + count])
+                if ids is None:
+                    part: Any = torch.arange(first, first + count, device="cpu")
+                else:
+                    part = np.array(ids[first : first + count])
                 out.write(store.gather(part).view(-1).view(torch.uint8).numpy().data)
                 bar.update(count)
         said = "" if bits is None else f", the bits of {str(store.dtype).removeprefix('torch.')}"

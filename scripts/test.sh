@@ -8,8 +8,9 @@
 #
 # Arguments go to pytest, which then runs in .venv alone. IBP_TEST_ENVS chooses others, e.g. "graphbolt pyg" ("main" is
 # .venv); arguments take the place of the test files that each runs by default. Tests marked `cuda` skip where there is
-# no GPU; the CUDA extension is compiled all the same, and a failure to compile fails this script. See _env.sh for the
-# other variables.
+# no GPU; the CUDA extension is compiled all the same, and a failure to compile fails this script. IBP_TEST_EXHAUSTIVE=1
+# runs all combinations of dtypes, forms and widths, not a part of them (tests/matrices.py). See _env.sh for the other
+# variables.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/_env.sh"
 
@@ -34,18 +35,21 @@ run_pytest() {
 
 # Joined by &&: bash does not stop at a failing command in a function whose status is asked for.
 test_main() {
+  if $leave_training; then set -- --ignore=tests/training; fi
   echo "== sanitizers" && PATH="$venv/bin:$PATH" bash scripts/sanitize.sh &&
     echo "== format" && PATH="$venv/bin:$PATH" bash scripts/check_format.sh &&
     echo "== ruff" && "$venv/bin/ruff" check . && echo "== mypy" && "$venv/bin/mypy" && run_pytest "$@"
 }
 
-# In these two, what the environment is for must be there, or its tests would be skipped and nobody would see it.
+# In these two, what the environment is for must be there, or its tests would be skipped and nobody would see it. Of the
+# files that main runs as well, only what is another way there: other libraries, or another torch.
 test_graphbolt() {
   prepare_env .venv-graphbolt graphbolt,test
   "$venv/bin/python" -W ignore -c 'from ibp_gnn import graphbolt; graphbolt.require_native()'
   if (($# == 0)); then
     set -- tests/integrations/test_{graphbolt,readme,dgl_compat}.py tests/training/test_train_script.py \
-      tests/test_compressed_rows.py tests/test_doctor.py tests/datasets/test_ogb.py
+      tests/test_compressed_rows.py tests/test_doctor.py tests/datasets/test_ogb.py \
+      -k "(not train_script or graphbolt) and (not test_doctor or this_machine or datapipes or without_dgl)"
   fi
   run_pytest "$@"
 }
@@ -54,7 +58,8 @@ test_pyg() {
   prepare_env .venv-pyg pyg,test
   "$venv/bin/python" -c 'import ibp_gnn.pyg, sys; sys.exit("dgl" in sys.modules)'
   if (($# == 0)); then
-    set -- tests/integrations/test_{pyg,readme}.py tests/training/test_train_script.py tests/test_doctor.py
+    set -- tests/integrations/test_{pyg,readme}.py tests/training/test_train_script.py tests/test_doctor.py \
+      tests/test_torch_defaults.py -k "(not test_doctor or this_machine) and (not test_torch_defaults or pyg)"
   fi
   run_pytest "$@"
 }
@@ -69,17 +74,24 @@ for environment in $chosen; do
   esac
 done
 
-# The other two run one after the other beside main, on the second core; what they print comes when main is done.
+# The other two are made and run one after the other beside main, from the start; what they print comes when main is
+# done. They are done long before, so where all run all, a part of main's tests follows them.
+leave_training=false
+if [[ $# == 0 && $chosen == " $default " ]]; then leave_training=true; fi
 others() {
   if [[ $chosen == *" graphbolt "* ]]; then test_graphbolt "$@"; fi
   if [[ $chosen == *" pyg "* ]]; then test_pyg "$@"; fi
+  if $leave_training; then
+    prepare_env .venv dev
+    run_pytest tests/training
+  fi
 }
 
 if [[ $chosen != *" main "* ]]; then
   others "$@"
   exit
 fi
-prepare_env .venv dev # builds the wheel that they all install
+make_venv .venv # before anything else is made: the Python may be refused
 mkdir -p build
 log=$repository/build/other_environments.log
 set -m # a process group of its own, to be ended as a whole
@@ -87,6 +99,7 @@ set -m # a process group of its own, to be ended as a whole
 other=$!
 set +m
 trap 'kill -- -"$other" 2>/dev/null || true' EXIT
+prepare_env .venv dev
 failed=0
 test_main "$@" || failed=1
 wait "$other" || failed=1

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from backends import skip_without, use_backend
+from matrices import EXHAUSTIVE
 
 from ibp_gnn import Codec, _native
 from ibp_gnn.forms import IbpForm
@@ -19,7 +20,9 @@ from ibp_gnn.rows import dtype_from_name
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 
 # The same examples in every run; HYPOTHESIS_PROFILE=thorough looks for new ones.
-hypothesis.settings.register_profile("repeatable", deadline=None, max_examples=300, derandomize=True, database=None)
+hypothesis.settings.register_profile(
+    "repeatable", deadline=None, max_examples=300 if EXHAUSTIVE else 100, derandomize=True, database=None
+)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=5000, database=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 

@@ -18,7 +18,8 @@ import torch
 from backends import DICT_BACKENDS, ask_oracle_once, skip_without, use_backend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_codec import byte_matrix, every_dtype, every_kind, needs_glove
+from matrices import pairs, part_of
+from test_codec import byte_matrix, every_dtype, every_kind, needs_glove, some_dtypes_and_kinds
 from test_native import FILL, filled, guarded
 
 from ibp_gnn import (
@@ -365,7 +366,7 @@ def test_same_bytes_as_the_oracle(dtype, kind, backend):
     bits = 8 * dtype.itemsize
     rng = np.random.default_rng([SUPPORTED_DTYPES.index(dtype), KINDS.index(kind)])
     forced = all_parts(cuts_of(dtype), (0,) if dtype is torch.bool else (0, 1, 3), bits)
-    for width in WIDTHS:
+    for width in part_of(WIDTHS, SUPPORTED_DTYPES.index(dtype), KINDS.index(kind), of=4):
         rows = special_rows(dtype, width, kind, n=34 if width < 100 else 10)
         codec = Codec.fit(rows.to(backend), codec="dict")
         assert_as_the_oracle(codec, rows, backend, None)
@@ -566,8 +567,10 @@ def forms_with_escapes(value_bits: int, code_bits: int) -> Iterator[tuple[DictFo
             yield form, kind, rows_with_escapes(form, some_escapes(width, seed=code_bits), ESCAPE_KINDS[kind])
 
 
-@pytest.mark.parametrize("code_bits", [1, 2, 3, 4])
-@pytest.mark.parametrize("value_bits", [8, 16, 32, 64])
+ESCAPE_CASES = pairs((8, 16, 32, 64), (1, 2, 3, 4), of=2)
+
+
+@pytest.mark.parametrize(("value_bits", "code_bits"), ESCAPE_CASES)
 def test_every_number_of_escapes(value_bits, code_bits, backend):
     for form, _, matrix in forms_with_escapes(value_bits, code_bits):
         rows = torch.from_numpy(matrix).view(WORDS[value_bits])
@@ -577,7 +580,7 @@ def test_every_number_of_escapes(value_bits, code_bits, backend):
 def test_every_number_of_escapes_has_every_kind_of_row():
     """Or the test above could not fail where it matters."""
     kinds, numbers = set(), set()
-    for value_bits, code_bits in itertools.product((8, 16, 32, 64), (1, 2, 3, 4)):
+    for value_bits, code_bits in ESCAPE_CASES:
         for form, kind, matrix in forms_with_escapes(value_bits, code_bits):
             held = oracle.measure(matrix, form) < form.row_bytes
             if held.any():
@@ -1054,8 +1057,7 @@ def rows_to_fit(dtype: torch.dtype, kind: str, width: int, n: int) -> torch.Tens
     return trimmed(rows, 2)[torch.arange(n) % 5 != 4]
 
 
-@every_dtype
-@every_kind
+@some_dtypes_and_kinds
 def test_fit_finds_what_the_oracle_finds(dtype, kind, backend):
     for width, n in ((1, 40), (3, 7), (33, 400)):
         assert_fits_are_the_oracles(rows_to_fit(dtype, kind, width, n), backend)
@@ -1188,8 +1190,7 @@ def test_fit_refuses_options_of_codec_ibp(option):
         Codec.fit(torch.ones(4, 3), codec="dict", **option)
 
 
-@every_dtype
-@every_kind
+@some_dtypes_and_kinds
 def test_auto_is_the_smaller_of_the_two(dtype, kind, backend):
     rows = special_rows(dtype, 33, kind).to(backend)
 

@@ -294,6 +294,8 @@ OLD_TORCH = {"version": "2.2.1", "cuda": None}
         ("DGL", "warning", "export DGLBACKEND=pytorch",
          {"dgl": {"error": "ImportError: want pytorch. Set DGLBACKEND=pytorch", "missing": None}}, {}, {}),
         ("DGL", "note", None, {"torch": NO_TORCH, "dgl": NO_TORCH}, {}, {}),
+        ("DGL", "note", "with Python 3.12: pip install 'ibp-gnn[dgl]'",
+         {"dgl": {"error": "ModuleNotFoundError", "missing": "dgl"}}, {"dgl": None}, {"python": "3.13.0"}),
         ("GraphBolt", "warning", "pip install 'ibp-gnn[graphbolt]'",
          {"torch": OLD_TORCH, "dgl": {"graphbolt_error": "ImportError: no torchdata"}}, {}, {}),
         ("torchdata", "warning", "pip install torchdata==0.9.0", {}, {"torchdata": "0.10.1"}, {}),

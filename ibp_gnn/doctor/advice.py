@@ -48,7 +48,7 @@ def advise(machine: Machine, facts: Mapping[str, Facts], versions: Mapping[str, 
         _pinned_memory(machine, facts["round_trip"]),
         *_pcie(machine),
         _nvcc(machine),
-        _dgl(torch, facts["dgl"], versions),
+        _dgl(machine, torch, facts["dgl"], versions),
         _graphbolt(torch, facts["dgl"]),
         _torchdata(torch, versions),
         _pyg(torch, facts["pyg"], versions),
@@ -260,9 +260,12 @@ def _nvcc(machine: Machine) -> Check:
     return Check(name, "ok", f"{version} ({path})")
 
 
-def _dgl(torch: Facts, dgl: Facts, versions: Mapping[str, str | None]) -> Check:
+def _dgl(machine: Machine, torch: Facts, dgl: Facts, versions: Mapping[str, str | None]) -> Check:
     name, extra = "DGL", _dgl_extra(torch)
     if versions["dgl"] is None and dgl["error"]:
+        if _numbers(machine.python) >= (3, 13):
+            found = f"not installed; it has wheels for Python up to 3.12, not for {machine.python}"
+            return Check(name, "note", found, f"with Python 3.12: pip install '{extra}'")
         return Check(name, "note", "not installed; `loop: dgl` and `loop: graphbolt` need it", f"pip install '{extra}'")
     if dgl["error"] is None:
         found = dgl["version"] + ("" if dgl["version"] == "2.1.0" else "; ibp_gnn is tested with 2.1.0")

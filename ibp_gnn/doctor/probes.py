@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from typing import Any
 
+from ibp_gnn import _extension
+
 Facts = dict[str, Any]
 """What a probe found. Always there: "error", None or a sentence; "missing", None or the module that is not there."""
 
@@ -74,7 +76,7 @@ def _torch() -> Facts:
     import torch
 
     facts: Facts = {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
-    return facts | {"numpy_error": _error_of(lambda: torch.zeros(1).numpy())}
+    return facts | {"numpy_error": _error_of(lambda: torch.zeros(1, device="cpu").numpy())}
 
 
 def _cuda() -> Facts:
@@ -109,15 +111,11 @@ def _compute(index: int) -> None:
 
 
 def _cpu_extension() -> Facts:
-    import ibp_gnn._cpu as cpu
-
-    return {"path": cpu.default_path()}
+    return {"path": _extension.load("_cpu").default_path()}
 
 
 def _cuda_extension() -> Facts:
-    import ibp_gnn._cuda as cuda
-
-    return {"architectures": cuda.ARCHITECTURES}
+    return {"architectures": _extension.load("_cuda").ARCHITECTURES}
 
 
 def _round_trip() -> Facts:
@@ -128,8 +126,8 @@ def _round_trip() -> Facts:
     from ibp_gnn import _native
     from ibp_gnn.testing import assert_bitwise_equal
 
-    rows = torch.randn(1000, 32, generator=torch.Generator().manual_seed(0))
-    ids = torch.arange(999, -1, -1)
+    rows = torch.randn(1000, 32, generator=torch.Generator().manual_seed(0), device="cpu")
+    ids = torch.arange(999, -1, -1, device="cpu")
     facts: Facts = {"gpu": None, "pin": None}
     with ibp_gnn.CompressedFeatureStore.build(rows, pin=False, progress=False) as store:
         assert_bitwise_equal(store.gather(ids), rows[ids])
@@ -148,7 +146,7 @@ def _pin() -> None:
     from ibp_gnn import _native
 
     torch.cuda.init()
-    buffer = torch.empty(_PIN_BYTES, dtype=torch.uint8)
+    buffer = torch.empty(_PIN_BYTES, dtype=torch.uint8, device="cpu")
     _native.cuda().register_host_memory(buffer.data_ptr(), buffer.numel())
     _native.cuda().unregister_host_memory(buffer.data_ptr())
 

@@ -81,7 +81,7 @@ class Job:
         inverse = None
         if slot_of is not None:
             inverse = torch.empty_like(slot_of)
-            inverse[slot_of.to(torch.int64)] = torch.arange(len(slot_of), dtype=torch.int32)
+            inverse[slot_of.to(torch.int64)] = torch.arange(len(slot_of), dtype=torch.int32, device="cpu")
         return cls(features, codec, layout, inverse, slot_of, step, progress)
 
     @property
@@ -163,7 +163,7 @@ def _size(job: Job, chunks: Chunks, slot_of: np.ndarray | None = None) -> tuple[
     payload length, clamped to that of a row."""
     row_bytes = job.codec.row_bytes
     lengths = np.empty(job.num_rows, np.uint16 if row_bytes < 1 << 16 else np.int32)
-    histogram = torch.zeros(row_bytes + 1, dtype=torch.int64)
+    histogram = torch.zeros(row_bytes + 1, dtype=torch.int64, device="cpu")
     for first, chunk in _with_progress(chunks, "sizing", job):
         measured = backend.measure(job.codec.form, chunk)
         histogram += payload_histogram(measured, row_bytes)

@@ -76,7 +76,7 @@ class StoreFile:
         if not self.header.ordered:
             return None
         slots = self.read("slot_of").view(torch.int32)
-        seen = torch.zeros(len(slots), dtype=torch.bool)
+        seen = torch.zeros(len(slots), dtype=torch.bool, device="cpu")
         inside = (slots >= 0) & (slots < len(slots))
         seen[slots[inside].to(torch.int64)] = True
         if not bool(seen.all()):
@@ -87,7 +87,10 @@ class StoreFile:
 
     def read_rows(self) -> CompressedRows:
         """All rows in memory, read and checked in parallel. Raises FormatError."""
-        buffers = {name: torch.empty(self.section(name).nbytes, dtype=torch.uint8) for name in _ROW_SECTIONS}
+        with torch.inference_mode(False):  # tensors of inference mode could not be updated outside of it
+            buffers = {
+                name: torch.empty(self.section(name).nbytes, dtype=torch.uint8, device="cpu") for name in _ROW_SECTIONS
+            }
         self.read_into(buffers)
         return self.rows_from(buffers)
 
@@ -112,7 +115,7 @@ class StoreFile:
 
     def read(self, name: str) -> torch.Tensor:
         """uint8 [nbytes], a section's bytes, checked."""
-        buffer = torch.empty(self.section(name).nbytes, dtype=torch.uint8)
+        buffer = torch.empty(self.section(name).nbytes, dtype=torch.uint8, device="cpu")
         self.read_into({name: buffer})
         return buffer
 

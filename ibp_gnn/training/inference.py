@@ -83,7 +83,7 @@ class RawRowsOfLayer:
 
     def __init__(self, num_nodes: int, sample: torch.Tensor, config: StoreConfig) -> None:
         del config
-        self._rows = torch.empty((num_nodes, *sample.shape[1:]), dtype=sample.dtype)
+        self._rows = torch.empty((num_nodes, *sample.shape[1:]), dtype=sample.dtype, device="cpu")
         self._written = 0
 
     def append(self, rows: torch.Tensor) -> None:
@@ -194,7 +194,7 @@ class Inference:
 
     def run(self, outputs: Outputs, log: Callable[[str], None]) -> list[dict[str, Any]]:
         """All layers of all nodes. Returns what each cost; `bytes` is what is kept of its output."""
-        everything, layers = torch.arange(self.num_nodes), []
+        everything, layers = torch.arange(self.num_nodes, device="cpu"), []
         rows: Rows = self.input
         for number in range(self.num_layers):
             begin = time.perf_counter()

@@ -219,7 +219,7 @@ class Run:
         if policy is None:
             return None
         # Each library samples as it will in training; with the id as the only feature, x says which nodes were read.
-        ids = RawFeatures(torch.arange(data.num_nodes).unsqueeze(1))
+        ids = RawFeatures(torch.arange(data.num_nodes, device="cpu").unsqueeze(1))
         loop = make_loop(data, ids, self.config.train, self.device, self.aggregation)
         seed_everything(self.config.train.seed, _PRESAMPLE)
         steps = loop.steps(data.train_ids, shuffle=True, mark=lambda phase: None)
@@ -298,7 +298,7 @@ def _make_optimizers(model: torch.nn.Module, lr: float) -> list[torch.optim.Opti
 def _degree_by_type(data: HeteroNodeDataset, node_type: str) -> torch.Tensor:
     """Out-edges of all relations: a sampler reads a node through each of them. int64 [num_nodes of the type]."""
     num_nodes = data.num_nodes_of[node_type]
-    degrees = torch.zeros(num_nodes, dtype=torch.int64)
+    degrees = torch.zeros(num_nodes, dtype=torch.int64, device="cpu")
     for (src_type, _, _), (src, _) in data.edges.items():
         if src_type == node_type:
             degrees += hotness.degree(src, num_nodes)
