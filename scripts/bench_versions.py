@@ -37,7 +37,7 @@ CASES = [
     ("int32", 64, 0, "compact"),  # the general kernel
 ]
 _HIT_IDS, _MISS_IDS, _HOST_IDS = 200_000, 100_000, 1000
-_LAUNCHES = 30
+_LAUNCHES = 20
 
 
 def main() -> None:
