@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -187,6 +189,7 @@ class ReadWriteLock:
         return self._reads[me] > 1 or self._writer == me
 
 
+_MOST_SECONDS_AT_EXIT = 10.0  # for one that never ends
 _registry = threading.Lock()  # held by whoever uses `_locks`; across a fork by the thread that forks
 _locks: weakref.WeakSet[ReadWriteLock] = weakref.WeakSet()
 _in_fork: list[ReadWriteLock] = []  # those that the forking thread reads until the fork is over
@@ -254,4 +257,14 @@ def _after_fork_in_child() -> None:
     _registry.release()
 
 
+def _before_exit() -> None:
+    """A daemon thread that writes is left to end: cut off in the middle, it would leave rows that processes share half
+    written, and torch ends the process with an abort where it meets such a thread."""
+    me, deadline = get_ident(), time.monotonic() + _MOST_SECONDS_AT_EXIT
+    for lock in list(_locks):
+        while lock._writer not in (None, me) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+
+atexit.register(_before_exit)
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -402,3 +403,26 @@ def test_threads_that_fork_at_the_same_time() -> None:
     for thread in threads:
         thread.end()
     assert_free(lock)
+
+
+_EXIT = """
+import threading, time
+from ibp_gnn import read_write_lock
+read_write_lock._MOST_SECONDS_AT_EXIT = {most}
+lock, inside = read_write_lock.ReadWriteLock(), threading.Event()
+def write():
+    with lock.exclusive():
+        inside.set()
+        time.sleep({takes})
+        print("written", flush=True)
+threading.Thread(target=write, daemon=True).start()
+inside.wait()
+"""
+
+
+@pytest.mark.parametrize(("most", "takes", "wanted"), [(60, 0.3, "written"), (0.1, 60, "")])
+def test_the_exit_waits_for_a_daemon_thread_that_writes(most: float, takes: float, wanted: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _EXIT.format(most=most, takes=takes)], capture_output=True, text=True, timeout=50
+    )
+    assert (run.returncode, run.stdout.strip(), run.stderr) == (0, wanted, "")
