@@ -12,6 +12,7 @@ import pytest
 import torch
 from backends import skip_without, use_backend
 from matrices import EXHAUSTIVE
+from page_locking import Registers
 
 from ibp_gnn import Codec, _native
 from ibp_gnn.forms import IbpForm
@@ -66,6 +67,14 @@ def cpu_path(request: pytest.FixtureRequest) -> str:
     """For raw calls of the CPU extension: the name of a code path that this CPU has."""
     skip_without(request.param)
     return request.param
+
+
+@pytest.fixture
+def registers(monkeypatch: pytest.MonkeyPatch) -> Registers:
+    """What is page-locked, on any machine."""
+    cuda = Registers()
+    monkeypatch.setattr(_native, "cuda", lambda: cuda)
+    return cuda
 
 
 @pytest.fixture(params=sorted(GOLDEN_FOLDER.glob("*.npz")), ids=lambda path: path.stem)

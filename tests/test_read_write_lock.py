@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 import pytest
+from time_limits import at_most
 
 from ibp_gnn import read_write_lock
 from ibp_gnn.read_write_lock import ReadWriteLock
@@ -22,14 +23,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:
 
 @pytest.fixture(autouse=True)
 def time_limit() -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise TimeoutError("the test hangs")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(30)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with at_most(30):
+        yield
 
 
 class Thread(threading.Thread):

@@ -21,8 +21,10 @@ from typing import Any
 
 import pytest
 import torch
+from page_locking import Registers
+from time_limits import at_most
 
-from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, PinError, _native, feature_store, shared_rows
+from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, PinError, feature_store, shared_rows
 from ibp_gnn.compressed_rows import CompressedRows
 from ibp_gnn.shared_rows import SharedRows
 from ibp_gnn.store_file import sharing
@@ -36,14 +38,8 @@ ALL = torch.arange(ROWS)
 
 @pytest.fixture(autouse=True)
 def time_limit() -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise TimeoutError("the test hangs")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(100)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with at_most(100):
+        yield
 
 
 def fitting(n: int = ROWS, width: int = WIDTH) -> torch.Tensor:
@@ -618,31 +614,6 @@ def test_torchs_modes_do_not_matter(mode: Callable[[], Any]) -> None:
 
 
 # Page-locked rows, on any machine
-
-
-class Registers:
-    """Stands in for the CUDA extension."""
-
-    def __init__(self) -> None:
-        self.locked: dict[int, int] = {}
-        self.refuses = False
-
-    def register_host_memory(self, address: int, nbytes: int) -> int:
-        if self.refuses:
-            raise RuntimeError("cudaErrorMemoryAllocation (out of memory)")
-        self.locked[address] = nbytes
-        return address
-
-    def unregister_host_memory(self, address: int) -> None:
-        del self.locked[address]
-
-
-@pytest.fixture
-def registers(monkeypatch: pytest.MonkeyPatch) -> Registers:
-    cuda = Registers()
-    monkeypatch.setattr(_native, "cuda", lambda: cuda)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
-    return cuda
 
 
 def locked_by(store: CompressedFeatureStore) -> dict[int, int]:

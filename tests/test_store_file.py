@@ -22,10 +22,11 @@ import numpy as np
 import pytest
 import torch
 from matrices import EXHAUSTIVE
+from page_locking import Registers
 from store_files import rewrite
 
 import ibp_gnn
-from ibp_gnn import Codec, CompressedFeatureStore, FormatError, _native
+from ibp_gnn import Codec, CompressedFeatureStore, FormatError
 from ibp_gnn.rows import SUPPORTED_DTYPES, dtype_from_name
 from ibp_gnn.store_file import building, row_readers, sharing, writing
 from ibp_gnn.store_file.building import Job, build_file
@@ -656,27 +657,14 @@ def test_names_in_the_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"mmap": False}, {"shared": True}, {"verify": "read"}], ids=str)
-def test_page_locked_rows_are_in_memory_and_checked(
-    options: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    locked: dict[int, int] = {}
-
-    class Registers:
-        def register_host_memory(self, address: int, nbytes: int) -> int:
-            locked[address] = nbytes
-            return address
-
-        def unregister_host_memory(self, address: int) -> None:
-            del locked[address]
-
-    monkeypatch.setattr(_native, "cuda", lambda: Registers())
+def test_page_locked_rows_are_in_memory_and_checked(options: dict, tmp_path: Path, registers: Registers) -> None:
     path, rows = small_file(tmp_path)
     store = CompressedFeatureStore.load(path, pin=True, **options)
     held = store.rows
-    assert locked == {part.data_ptr(): part.numel() for part in (held.slots, held.overflow)}
+    assert registers.locked == {part.data_ptr(): part.numel() for part in (held.slots, held.overflow)}
     assert_bitwise_equal(store.gather(torch.arange(NUM_ROWS)), rows)
     store.close()
-    assert locked == {}
+    assert registers.locked == {}
     damaged = bytearray(path.read_bytes())
     with StoreFile(path) as file:
         damaged[file.section("slots").offset + 5] ^= 1

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from page_locking import Registers
 
-from ibp_gnn import Codec, CompressedFeatureStore, CompressedGPUCache, PinError, _native
+from ibp_gnn import Codec, CompressedFeatureStore, CompressedGPUCache, PinError
 from ibp_gnn.compressed_rows import CompressedRows
 from ibp_gnn.read_write_lock import ReadWriteLock
 from ibp_gnn.row_updates import RowWriter, write_all
@@ -365,30 +366,6 @@ def test_a_fork_waits_for_a_writer() -> None:
 
 
 # What page-locks and maps, on any machine
-
-
-class Registers:
-    """Stands in for the CUDA extension."""
-
-    def __init__(self) -> None:
-        self.locked: dict[int, int] = {}
-        self.refuses = False
-
-    def register_host_memory(self, address: int, nbytes: int) -> int:
-        if self.refuses:
-            raise RuntimeError("cudaErrorMemoryAllocation (out of memory)")
-        self.locked[address] = nbytes
-        return address
-
-    def unregister_host_memory(self, address: int) -> None:
-        del self.locked[address]
-
-
-@pytest.fixture
-def registers(monkeypatch: pytest.MonkeyPatch) -> Registers:
-    cuda = Registers()
-    monkeypatch.setattr(_native, "cuda", lambda: cuda)
-    return cuda
 
 
 def locked_by(rows: CompressedRows) -> dict[int, int]:
