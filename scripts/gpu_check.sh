@@ -21,32 +21,58 @@ for module in _cpu _cuda; do  # not over a file that a running process has loade
 done
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 
-# All tests, not those of the GPU alone: here the CPU code is compiled by another compiler and runs beside CUDA. One
-# process a few cores, where pytest-xdist is installed.
+# All tests, not those of the GPU alone: here the CPU code is compiled by another compiler and runs beside CUDA. Where
+# pytest-xdist is installed, in several processes, of few threads each.
 processes=()
-if "$python" -c 'import xdist' 2>/dev/null; then processes=(-n "${IBP_TEST_PROCESSES:-12}"); fi
-"$python" -m pytest -q -p no:cacheprovider "${processes[@]}" "$@"
+if "$python" -c 'import xdist' 2>/dev/null; then
+  processes=(-n "${IBP_TEST_PROCESSES:-14}")
+  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+fi
+failed=0
+"$python" -m pytest -q -rf -p no:cacheprovider "${processes[@]}" "$@" || failed=1
+
+# What follows waits for the GPU or the CPU in turns, so it runs side by side.
+logs=build/gpu_check
+mkdir -p "$logs"
+declare -A running
+start() {
+  local name=$1
+  shift
+  ("$@") >"$logs/$name.log" 2>&1 &
+  running[$name]=$!
+}
 
 # Lifetimes again with each of torch's other allocators: freed memory is used again in other ways.
 conf=PYTORCH_CUDA_ALLOC_CONF
 if "$python" -c 'import torch, sys; sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9))'; then
   conf=PYTORCH_ALLOC_CONF
 fi
-for allocator in PYTORCH_NO_CUDA_MEMORY_CACHING=1 $conf=backend:cudaMallocAsync $conf=expandable_segments:True; do
-  echo "== tests/gpu with $allocator"
-  env "$allocator" "$python" -m pytest -q -p no:cacheprovider tests/gpu/test_lifetimes.py
-done
+lifetimes=("$python" -m pytest -q -rf -p no:cacheprovider tests/gpu/test_lifetimes.py)
+start no_caching env PYTORCH_NO_CUDA_MEMORY_CACHING=1 "${lifetimes[@]}"
+start malloc_async env "$conf=backend:cudaMallocAsync" "${lifetimes[@]}"
+start expandable_segments env "$conf=expandable_segments:True" "${lifetimes[@]}"
 
-# The gathers again under memcheck, without torch's caching allocator, which would hide small overruns; then under
-# racecheck, for hazards in shared memory.
+# Gathers, encoding and updates under memcheck, without torch's caching allocator, which would hide small overruns; and
+# under racecheck, for hazards in shared memory.
+sanitize() {
+  local tool=$1
+  shift
+  compute-sanitizer --tool "$tool" --error-exitcode 1 --print-limit 5 "$python" -m pytest -q -rf -m cuda \
+    -p no:cacheprovider tests/test_feature_store.py tests/test_gpu_cache.py tests/gpu "$@"
+}
 if command -v compute-sanitizer >/dev/null; then
-  echo "== memcheck"
-  PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 --print-limit 5 \
-    "$python" -m pytest -q -m cuda -p no:cacheprovider tests/test_feature_store.py tests/test_gpu_cache.py tests/gpu \
-    -k "widths_with_overflow or moves_only or damaged or out_of_range_give_zeros or given_ids or order_of_fetching or
-      random_damage and inplace and 300 or any_hint and inplace and 300 or change_while or (in_flight and ibp)"
-  echo "== racecheck"
-  compute-sanitizer --tool racecheck --error-exitcode 1 --print-limit 5 \
-    "$python" -m pytest -q -m cuda -p no:cacheprovider tests/test_feature_store.py tests/test_gpu_cache.py tests/gpu \
-    -k "widths_with_overflow or given_ids or order_of_fetching or any_hint and inplace and 300"
+  some="widths_with_overflow or given_ids or order_of_fetching or (any_hint and inplace and (128 or 1500) and float32)"
+  start memcheck env PYTORCH_NO_CUDA_MEMORY_CACHING=1 bash -c "$(declare -f sanitize); python=$python; sanitize memcheck \
+    -k '$some or moves_only or damaged or out_of_range_give_zeros or change_while or (in_flight and prefix and drop)'"
+  start racecheck bash -c "$(declare -f sanitize); python=$python; sanitize racecheck -k '$some'"
 fi
+for name in "${!running[@]}"; do
+  if wait "${running[$name]}"; then
+    echo "== $name: $(tail -n 1 "$logs/$name.log")"
+  else
+    failed=1
+    echo "== $name failed"
+    tail -n 40 "$logs/$name.log"
+  fi
+done
+exit "$failed"
