@@ -335,6 +335,9 @@ def test_capturing_wants_ids_on_the_gpu() -> None:
         assert_bitwise_equal(store.gather(ids, device="cuda").cpu(), ALL_ROWS[:10])
 
 
+@pytest.mark.skipif(
+    bool(os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING")), reason="torch frees memory at once, which no capture allows"
+)
 def test_dropping_a_cache_while_another_thread_captures_a_graph() -> None:
     with build() as store:
         caches = [CompressedGPUCache(store, "10 rows") for _ in range(3)]
