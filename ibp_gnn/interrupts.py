@@ -1,0 +1,55 @@
+"""Ctrl-C, and other signals whose Python handlers raise, only at moments that suit."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+_SIGNALS = tuple(signal.valid_signals())
+
+
+class uninterrupted:  # a context manager, named like those of contextlib
+    """`with uninterrupted():` puts off what Python's signal handlers do, such as raising KeyboardInterrupt, to its end.
+    A signal that comes several times is handled once.
+
+    Python runs its handlers in the main thread alone, whichever thread a signal goes to. So nothing is done in other
+    threads, and handlers are replaced in the main one; blocking the signals there would leave them to other threads.
+    Handlers that are not Python's (SIG_DFL, SIG_IGN, those of C code) stay as they are. Nothing should wait inside.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Any] = {}  # those that are, or are to be, replaced
+        self._came: dict[int, tuple[Any, FrameType | None]] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        try:
+            for number in _SIGNALS:
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._remember)
+        except BaseException:  # of a handler that was yet to be replaced
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        """Any step may raise once the first handler is back; what is left is done then, too."""
+        try:
+            while self._handlers:
+                number, handler = next(iter(self._handlers.items()))
+                if signal.getsignal(number) == self._remember:  # else it was replaced inside
+                    signal.signal(number, handler)
+                del self._handlers[number]
+            while self._came:
+                number, (handler, frame) = self._came.popitem()
+                handler(number, frame)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self._came.setdefault(number, (self._handlers[number], frame))
