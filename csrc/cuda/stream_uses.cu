@@ -30,15 +30,16 @@ uint64_t StreamId(cudaStream_t stream) {
 #endif
 }
 
-// cudaSetDevice would make one. True if that cannot be found out.
-bool HasContext(int device) {
+// Whether cudaSetDevice of this device would make no context; until CUDA 12 it never did. True if nobody can say.
+bool HasContext([[maybe_unused]] int device) {
+#if CUDART_VERSION >= 12000
   using GetState = int (*)(int device, unsigned int* flags, int* active);  // cuDevicePrimaryCtxGetState
   static const GetState get_state = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
     cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, 12000, cudaEnableDefault, &found);
-#elif CUDART_VERSION >= 12000
+#else
     cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &function, cudaEnableDefault, &found);
 #endif
     cudaGetLastError();
@@ -46,8 +47,9 @@ bool HasContext(int device) {
   }();
   unsigned int flags = 0;
   int active = 1;
-  if (get_state == nullptr || get_state(device, &flags, &active) != 0) return true;
-  return active != 0;
+  if (get_state != nullptr && get_state(device, &flags, &active) == 0) return active != 0;
+#endif
+  return true;
 }
 
 }  // namespace
