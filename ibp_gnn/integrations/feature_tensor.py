@@ -12,7 +12,8 @@ What operations return is the user's own: tensors, views, arrays and storages. I
 are kept, so writing to it changes neither the graph nor what is read from here later.
 
 torch asks `__torch_function__` about all that Python code does with a tensor. C++ code that was handed the tensor
-itself (TorchScript, torch.as_tensor) ends in `__torch_dispatch__`, which decodes, too.
+itself (TorchScript, torch.as_tensor) ends in `__torch_dispatch__`, which decodes, too. One assignment reaches neither:
+`param.data = x` raises ("incompatible tensor type"); write `param.data.copy_(x)` or `param.data = x.clone()`.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class FeatureTensor(torch.Tensor):
     _gather: Callable[[torch.Tensor | None], torch.Tensor]
     _kept: KeptRows
     _shares: bool  # _kept, with others
+    _device: torch.device
     _lent: torch.Tensor | None  # a copy for those who ask for an address
 
     @staticmethod
@@ -93,13 +95,17 @@ class FeatureTensor(torch.Tensor):
         """gather: ids [k] int64 in [0, n), None for all -> rows [k, *row_shape] of `dtype` on `device`, a new tensor.
         kept: where all rows stay once they have been decoded, for others to find; None: here."""
         device = torch.empty(0, device=device).device  # "cuda" is the current one
-        self: FeatureTensor = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        # To C++ code a meta tensor with a device of its own, as torch's FakeTensor is. `param.data = x` asks neither
+        # tensor: it would make the parameter share x's memory, which is not there. A meta tensor is refused.
+        self: FeatureTensor = torch.Tensor._make_wrapper_subclass(
+            cls, shape, dtype=dtype, device=torch.device("meta"), dispatch_device=True
+        )
         if hasattr(torch._C, "_set_throw_on_mutable_data_ptr"):
             # There is no memory behind it: C++ code that looks for some raises, instead of reading address 0.
             with torch._C.DisableTorchFunctionSubclass():
                 torch._C._set_throw_on_mutable_data_ptr(self)
         self._gather, self._kept, self._shares = gather, kept or KeptRows(), kept is not None
-        self._lent = None
+        self._device, self._lent = device, None
         return self
 
     def all_rows(self) -> torch.Tensor:
@@ -153,6 +159,8 @@ class FeatureTensor(torch.Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return args[0]._device
         for place, argument in enumerate(func._schema.arguments):
             value = args[place] if place < len(args) else kwargs.get(argument.name)
             if argument.alias_info is not None and argument.alias_info.is_write and _holds_features(value):

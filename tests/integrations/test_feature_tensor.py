@@ -561,6 +561,30 @@ def test_every_in_place_method_is_refused(rows: Rows) -> None:
     assert rows.read == 0
 
 
+def test_parameters_take_a_copy(rows: Rows) -> None:
+    for device in ("cpu", "meta"):
+        parameter = torch.nn.Parameter(torch.ones(N, DIM, device=device))
+        with pytest.raises(RuntimeError, match="incompatible tensor type"):
+            parameter.data = rows.x  # torch asks neither tensor, and would read the memory that x does not have
+    assert rows.read == 0
+    parameter = torch.nn.Parameter(torch.ones(N, DIM))
+    parameter.data.copy_(rows.x)
+    assert_bitwise_equal(parameter.detach(), rows.values)
+    parameter.data = rows.x.clone()
+    assert_bitwise_equal(parameter.detach(), rows.values)
+
+
+def test_gradients_that_are_features(rows: Rows) -> None:
+    for use in (lambda p: p * 1, lambda p: p):
+        parameter = torch.nn.Parameter(torch.ones(N, DIM))
+        use(parameter).backward(rows.x)
+        assert_bitwise_equal(parameter.grad, rows.values)
+    parameter = torch.nn.Parameter(torch.zeros(N, DIM))
+    parameter.grad = rows.x
+    torch.optim.SGD([parameter], 1.0).step()
+    assert_bitwise_equal(parameter.detach(), 0 - rows.values)
+
+
 def test_a_write_that_its_name_does_not_tell_is_refused(rows: Rows) -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"embedding: want a tensor that can be written to"):
