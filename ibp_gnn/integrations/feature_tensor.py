@@ -8,12 +8,12 @@ It knows its shape, dtype and device without a row. Four kinds of operations:
 * any other operation runs on an ordinary tensor of all rows. The first one decodes it, and it is kept for as long as
   the FeatureTensor lives.
 
-What operations return are ordinary tensors of the user's own, rows and views too: writing to one changes neither the
-graph nor what is read from here later. (A NumPy array made from a view may share its memory with rows that are kept:
-torch cannot tell when that is written to.)
+What operations return is the user's own: tensors, views, arrays and storages. It never shares memory with rows that
+are kept, so writing to it changes neither the graph nor what is read from here later.
 
 torch asks `__torch_function__` about all that Python code does with a tensor. C++ code that was handed the tensor
-itself (TorchScript, torch.as_tensor) ends in `__torch_dispatch__`, which decodes, too.
+itself (TorchScript, torch.as_tensor) ends in `__torch_dispatch__`, which decodes, too. One assignment reaches neither:
+`param.data = x` raises ("incompatible tensor type"); write `param.data.copy_(x)` or `param.data = x.clone()`.
 """
 
 from __future__ import annotations
@@ -46,6 +46,12 @@ _IN_PLACE = frozenset(
 _CASTS = {
     name: getattr(torch, name) for name in ("float", "double", "half", "bfloat16", "int", "long", "short", "bool")
 }
+# These hand out a tensor's memory: they get a copy at once. Of other operations, the results are looked at.
+_GIVES_MEMORY = frozenset(
+    "numpy __array__ __dlpack__ storage untyped_storage _typed_storage __reduce__ __reduce_ex__".split()
+)
+_GIVES_ADDRESS = frozenset("data_ptr const_data_ptr mutable_data_ptr __cuda_array_interface__".split())
+_WITHOUT_MEMORY = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout)
 _MOST_VALUES_PRINTED = 1000  # torch's own threshold
 
 
@@ -74,6 +80,8 @@ class FeatureTensor(torch.Tensor):
     _gather: Callable[[torch.Tensor | None], torch.Tensor]
     _kept: KeptRows
     _shares: bool  # _kept, with others
+    _device: torch.device
+    _lent: torch.Tensor | None  # a copy for those who ask for an address
 
     @staticmethod
     def __new__(
@@ -87,21 +95,32 @@ class FeatureTensor(torch.Tensor):
         """gather: ids [k] int64 in [0, n), None for all -> rows [k, *row_shape] of `dtype` on `device`, a new tensor.
         kept: where all rows stay once they have been decoded, for others to find; None: here."""
         device = torch.empty(0, device=device).device  # "cuda" is the current one
-        self: FeatureTensor = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        # To C++ code a meta tensor with a device of its own, as torch's FakeTensor is. `param.data = x` asks neither
+        # tensor: it would make the parameter share x's memory, which is not there. A meta tensor is refused.
+        self: FeatureTensor = torch.Tensor._make_wrapper_subclass(
+            cls, shape, dtype=dtype, device=torch.device("meta"), dispatch_device=True
+        )
         if hasattr(torch._C, "_set_throw_on_mutable_data_ptr"):
             # There is no memory behind it: C++ code that looks for some raises, instead of reading address 0.
             with torch._C.DisableTorchFunctionSubclass():
                 torch._C._set_throw_on_mutable_data_ptr(self)
         self._gather, self._kept, self._shares = gather, kept or KeptRows(), kept is not None
+        self._device, self._lent = device, None
         return self
 
     def all_rows(self) -> torch.Tensor:
-        """All rows as an ordinary tensor, decoded at the first call."""
+        """All rows as an ordinary tensor, decoded at the first call. They are kept: not to be handed out."""
         rows = self._kept.get()
         if rows is None:
             rows = self._gather(None)
             self._kept.keep(rows)
         return rows
+
+    def own_rows(self) -> torch.Tensor:
+        """All rows as a tensor that the caller may keep and write to."""
+        if self._kept.get() is None and not self._shares:
+            return self._gather(None)  # one copy of all rows, not two
+        return _copy_of(self.all_rows())
 
     @classmethod
     def __torch_function__(
@@ -112,6 +131,8 @@ class FeatureTensor(torch.Tensor):
         x = args[0] if args and isinstance(args[0], FeatureTensor) else None
         if x is not None and _changes_nothing(x, name, access, args[1:], kwargs):
             return x
+        if x is not None and name == "share_memory_":
+            return x.own_rows().share_memory_()  # moves rows, and changes none
         if _holds_features(_written(name, access, args, kwargs)):
             raise RuntimeError(_refusal(name if access != "__set__" else f"setting .{name}"))
         if name in METADATA or (name == "type" and not args[1:] and not kwargs):
@@ -125,16 +146,21 @@ class FeatureTensor(torch.Tensor):
             rows = _read_some(x, name, args[1:], kwargs)
             if rows is not NotImplemented:
                 return rows
-        result = _on_all_rows(func, args, kwargs)
-        if x is not None and name in ("numpy", "__array__"):
-            x._kept.forget()  # torch cannot tell when an array is written to
-        return result
+        if name in _GIVES_MEMORY:
+            return func(*_replace(args, FeatureTensor.own_rows), **_replace_named(kwargs, FeatureTensor.own_rows))
+        if x is not None and name in _GIVES_ADDRESS:
+            if x._lent is None:
+                x._lent = x.own_rows()  # which lives as long as x does
+            return func(x._lent, *args[1:], **kwargs)
+        return _on_all_rows(func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch declares one argument less
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return args[0]._device
         for place, argument in enumerate(func._schema.arguments):
             value = args[place] if place < len(args) else kwargs.get(argument.name)
             if argument.alias_info is not None and argument.alias_info.is_write and _holds_features(value):
@@ -154,7 +180,7 @@ class FeatureTensor(torch.Tensor):
 
 
 # What goes through a queue or a pipe is the rows, in shared memory, as for any tensor.
-ForkingPickler.register(FeatureTensor, lambda x: reduce_tensor(x.all_rows()))
+ForkingPickler.register(FeatureTensor, lambda x: reduce_tensor(x.own_rows()))
 
 
 def _name_of(func: Any) -> tuple[str, str | None]:
@@ -214,8 +240,8 @@ def _refusal(what: str) -> str:
 
 def _read_some(x: FeatureTensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a call that needs some of x's rows, or needs them for itself alone; NotImplemented for others."""
-    if name == "clone" and not args and not kwargs and not x._shares:
-        return x._gather(None)  # one copy of all rows, not two
+    if name == "clone" and not args and not kwargs:
+        return x.own_rows()
     if name == "__getitem__":
         split = split_index(args[0], len(x))
         if split is None:
@@ -259,7 +285,32 @@ def _on_all_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         if rows._version != version:  # its name did not say that it writes (F.embedding with max_norm)
             x._kept.forget()
             raise RuntimeError(_refusal(_name_of(func)[0]))
-    return result
+    if all(_is_apart(result, rows) for _, rows, _ in used):
+        return result
+    if type(result) is torch.Tensor and result.numel() <= min(rows.numel() for _, rows, _ in used):
+        if not any(result is given for given in (*args, *kwargs.values())):
+            return _copy_of(result)
+    # Several views, one of expanded rows, or a tensor of the caller's that shows rows now: make it of copied rows.
+    copies = {id(x): _copy_of(rows) for x, rows, _ in used}
+    return func(*_replace(args, lambda x: copies[id(x)]), **_replace_named(kwargs, lambda x: copies[id(x)]))
+
+
+def _copy_of(rows: torch.Tensor) -> torch.Tensor:
+    if rows.dtype == torch.bool:  # clone() makes 0 or 1 of any byte
+        return rows.view(torch.uint8).clone().view(torch.bool)
+    return rows.clone()
+
+
+def _is_apart(result: Any, rows: torch.Tensor) -> bool:
+    """Whether result certainly shares no memory with rows."""
+    if type(result) in (torch.Tensor, torch.nn.Parameter):
+        try:
+            return result.untyped_storage()._cdata != rows.untyped_storage()._cdata
+        except RuntimeError:  # a sparse tensor, or one of functorch's
+            return False
+    if isinstance(result, (list, tuple)):
+        return all(_is_apart(part, rows) for part in result)
+    return isinstance(result, (*_WITHOUT_MEMORY, FeatureTensor))
 
 
 def _replace(value: Any, function: Callable[[FeatureTensor], Any]) -> Any:

@@ -22,6 +22,7 @@ those in a store of their own, and read it by the edges of each batch:
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -244,9 +245,12 @@ def _check_is_of_nodes(key: FeatureKey) -> None:
     group_name, attr_name = key
     if isinstance(group_name, tuple):
         raise ValueError(f"{_name(key)}: want the features of a node type, got those of an edge type. {_ABOUT_EDGES}")
-    # PyG's own rule, where the number of rows does not tell nodes from edges.
-    if group_name is None and isinstance(attr_name, str) and "edge" in attr_name:
-        raise ValueError(f"{_name(key)}: want a feature of nodes, whose name is without 'edge'. {_ABOUT_EDGES}")
+    # PyG's own rule, where the number of rows does not tell nodes from edges; but "knowledge" is none of edges.
+    words = re.split(r"[\W\d_]+", attr_name) if group_name is None and isinstance(attr_name, str) else []
+    if "edge" in words or "edges" in words:
+        raise ValueError(
+            f"{_name(key)}: want a feature of nodes, whose name is without the word 'edge'. {_ABOUT_EDGES}"
+        )
 
 
 def _all_rows(key: FeatureKey, rows: Any, index: Any) -> Any:

@@ -264,7 +264,18 @@ def test_writes_are_refused_whatever_the_size(attached: Attached, part: str, nam
 def test_writes_to_what_was_read_stay_there(attached: Attached) -> None:
     for g in (attached.g, attached.g.subgraph(torch.arange(6))):
         n = g.num_nodes()
-        for own in (g.ndata["feat"].view(-1), g.ndata["feat"][:n], g.ndata["feat"].numpy(), g.ndata["feat"].clone()):
+        for read in (
+            lambda x: x.view(-1),
+            lambda x: x.view(-1).data,
+            lambda x: x.contiguous().data,
+            lambda x: x[2:5].data,
+            lambda x: next(iter(x)).data,
+            torch.from_dlpack,
+            lambda x: x.numpy(),
+            lambda x: x[1:3].numpy(),
+            lambda x: x.clone(),
+        ):
+            own = read(g.ndata["feat"])
             own *= 0
             assert_bitwise_equal(g.ndata["feat"], attached.x[:n])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import io
 import pickle
 from collections.abc import Callable
@@ -331,10 +332,106 @@ def test_what_is_read_is_the_users_own(rows: Rows, read_before: bool, derive: An
     assert_bitwise_equal(rows.x.clone(), rows.values)
 
 
-def test_an_array_is_the_users_own(rows: Rows) -> None:
-    for array in (rows.x.numpy(), np.asarray(rows.x), rows.x.cpu().detach().numpy()):
-        array.fill(0)
-        assert_bitwise_equal(rows.x.clone(), rows.values)
+def _array_written(array: np.ndarray) -> torch.Tensor:
+    array.fill(0)
+    return torch.from_numpy(array)
+
+
+# What a result can share with the rows that are kept, where their version does not tell of a write.
+SHARED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "view": lambda x: x.view(-1),
+    "view_dtype": lambda x: x.view(torch.int32),
+    "contiguous": lambda x: x.contiguous(),
+    "whole": lambda x: x[:],
+    "rows": lambda x: x[2:5],
+    "row": lambda x: x[2],
+    "columns": lambda x: x[:, 1:3],
+    "t": lambda x: x.t(),
+    "expand": lambda x: x.expand(3, N, DIM)[0],
+    "unbind": lambda x: x.unbind()[1],
+    "iter": lambda x: next(iter(x)),
+    "split": lambda x: x.split(2)[0],
+    "hsplit": lambda x: torch.hsplit(x, 2)[1],
+    "broadcast": lambda x: torch.broadcast_tensors(torch.ones(1), x)[1],
+    "dropout": lambda x: functional.dropout(x, 0.5, training=False),
+    "set_": lambda x: torch.empty(0).set_(x),
+    "sparse": lambda x: torch.sparse_coo_tensor(torch.arange(N)[None], x, (N, DIM))._values(),
+    "c++": lambda x: _detached_below_python(x),
+    "vmap": lambda x: torch.vmap(lambda row: row.view(-1))(x),
+    "vmap_expand": lambda x: torch.vmap(lambda y: x.expand_as(y))(torch.ones(2, N, DIM)),
+    "dlpack": torch.from_dlpack,
+    "numpy": lambda x: _array_written(x.numpy()),
+    "asarray": lambda x: _array_written(np.asarray(x)),
+    "rows_numpy": lambda x: _array_written(x[2:5].numpy()),
+    "view_numpy": lambda x: _array_written(x.view(-1).numpy()),
+    "detach_numpy": lambda x: _array_written(x.cpu().detach().numpy()),
+    "untyped_storage": lambda x: torch.empty(0).set_(x.untyped_storage(), 0, x.shape),
+    "typed_storage": lambda x: torch.empty(0).set_(x.storage()),
+    "copy": copy.copy,
+    "reduce": lambda x: (lambda make, arguments: make(*arguments))(*x.__reduce_ex__(2)[:2]),
+    "multiprocessing": lambda x: pickle.loads(ForkingPickler.dumps(x)),
+    "share_memory_": lambda x: x.share_memory_(),
+    "address": lambda x: _array_written(_array_at(x.data_ptr())),
+}
+
+
+def _detached_below_python(x: torch.Tensor) -> torch.Tensor:
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.ops.aten.detach.default(x)
+
+
+def _array_at(address: int) -> np.ndarray:
+    return np.ctypeslib.as_array((ctypes.c_float * (N * DIM)).from_address(address))
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated", "ignore:Sparse invariant checks")
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("read_before", [False, True])
+@pytest.mark.parametrize("kept", [None, KeptRows], ids=["alone", "with others"])
+def test_no_result_shares_memory_with_kept_rows(name: str, read_before: bool, kept: type[KeptRows] | None) -> None:
+    rows = Rows(kept=kept and kept())
+    if read_before:
+        rows.x.sum()
+    own = SHARED[name](rows.x)
+    assert type(own) is torch.Tensor
+    own.data.zero_()
+    assert_bitwise_equal(rows.x.clone(), rows.values)
+    assert_bitwise_equal(rows.x + 0, rows.values + 0)
+
+
+def test_results_of_one_call_share_memory_with_each_other(rows: Rows) -> None:
+    first, second = rows.x.split(20)
+    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    assert first.data_ptr() != second.data_ptr()
+
+
+def test_an_index_of_kept_rows_copies_no_others(rows: Rows) -> None:
+    rows.x.sum()
+    for key, read in ((3, 1), (slice(2, 5), 3), ((slice(2, 5), slice(1, 3)), 1)):
+        assert rows.x[key].untyped_storage().nbytes() == read * DIM * 4
+    assert rows.read == N
+    assert rows.x.expand(9, N, DIM).untyped_storage().nbytes() == N * DIM * 4
+
+
+def test_copies_keep_every_bit() -> None:
+    values = torch.tensor([[135, 0], [1, 2]], dtype=torch.uint8).view(torch.bool)
+    x = FeatureTensor((2, 2), torch.bool, torch.device("cpu"), lambda ids: values, KeptRows())
+    x.any()
+    for got in (x.contiguous(), x[:], x.split(1)[0], torch.from_numpy(x.numpy())):
+        assert_bitwise_equal(got.view(torch.uint8), values.view(torch.uint8)[: len(got)])
+
+
+def test_rows_in_shared_memory(rows: Rows) -> None:
+    shared = rows.x.share_memory_()
+    assert shared.is_shared() and not rows.x.is_shared()
+    assert_bitwise_equal(shared, rows.values)
+
+
+def test_an_address_lives_as_long_as_the_tensor(rows: Rows) -> None:
+    address = rows.x.data_ptr()
+    rows.x.sum()
+    assert rows.x.data_ptr() == address
+    assert_bitwise_equal(_array_at(address), rows.values.numpy().reshape(-1))
 
 
 # ---- gradients
@@ -458,10 +555,34 @@ def test_every_in_place_method_is_refused(rows: Rows) -> None:
     in_place = [name for name in methods if name.endswith("_") and not name.endswith("__")]
     in_place += [name for name in methods if name.startswith("__i") and name[2:-2] not in ("index", "int", "invert")]
     assert len(in_place) > 150 and {"mul_", "__iadd__", "__ixor__", "index_put_"} <= {*in_place}
-    for name in {*in_place} - {"detach_", "__iter__"}:
+    for name in {*in_place} - {"detach_", "share_memory_", "__iter__"}:
         with pytest.raises(RuntimeError, match="want a tensor that can be written to"):
             FeatureTensor.__torch_function__(methods[name], (FeatureTensor,), (rows.x,))
     assert rows.read == 0
+
+
+def test_parameters_take_a_copy(rows: Rows) -> None:
+    for device in ("cpu", "meta"):
+        parameter = torch.nn.Parameter(torch.ones(N, DIM, device=device))
+        with pytest.raises(RuntimeError, match="incompatible tensor type"):
+            parameter.data = rows.x  # torch asks neither tensor, and would read the memory that x does not have
+    assert rows.read == 0
+    parameter = torch.nn.Parameter(torch.ones(N, DIM))
+    parameter.data.copy_(rows.x)
+    assert_bitwise_equal(parameter.detach(), rows.values)
+    parameter.data = rows.x.clone()
+    assert_bitwise_equal(parameter.detach(), rows.values)
+
+
+def test_gradients_that_are_features(rows: Rows) -> None:
+    for use in (lambda p: p * 1, lambda p: p):
+        parameter = torch.nn.Parameter(torch.ones(N, DIM))
+        use(parameter).backward(rows.x)
+        assert_bitwise_equal(parameter.grad, rows.values)
+    parameter = torch.nn.Parameter(torch.zeros(N, DIM))
+    parameter.grad = rows.x
+    torch.optim.SGD([parameter], 1.0).step()
+    assert_bitwise_equal(parameter.detach(), 0 - rows.values)
 
 
 def test_a_write_that_its_name_does_not_tell_is_refused(rows: Rows) -> None:

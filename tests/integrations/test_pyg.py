@@ -624,6 +624,7 @@ EDGE_TYPE = ("author", "writes", "paper")
         ((None, "edge_attr"), torch.ones(20, 1)),
         ((None, "edge_weight"), torch.ones(20)),
         ((None, "my_edges"), TensorSource(torch.ones(20, 2))),
+        ((None, "edge2"), torch.ones(20)),
         ((None, "weight"), torch.ones(55, 1)),  # by the number of its rows
         ((None, "weight"), TensorSource(torch.ones(55, 1))),
         ((EDGE_TYPE, "edge_attr"), torch.ones(55, 1)),
@@ -634,7 +635,7 @@ EDGE_TYPE = ("author", "writes", "paper")
 )
 def test_features_of_edges_are_refused(key: Any, rows: Any, how: str) -> None:
     nodes = {(None, "x"): torch.ones(20, 3), ("paper", "x"): torch.ones(20, 3)}
-    message = r"want .*got|want .*without 'edge'.*"
+    message = r"want .*got|want .*without the word 'edge'.*"
     if how == "init":
         with pytest.raises(ValueError, match=message) as raised:
             compressed({**nodes, key: rows})
@@ -658,6 +659,16 @@ def test_node_features_that_look_like_those_of_edges() -> None:
     compressed({("paper", "edge_count"): torch.arange(20)})  # a node type has no edges
     store.update_tensor(torch.ones(25, 3), None, "x", None)  # the graph grows
     store.put_tensor(torch.ones(25), None, "z", None)
+
+
+@pytest.mark.parametrize("name", ["knowledge", "hedges", "edgeless", "num_wedges", "ledger2"])
+def test_edge_is_a_word_of_the_name(name: str) -> None:
+    rows = torch.arange(20)
+    store = compressed({(None, "x"): torch.ones(20, 3), (None, name): rows})
+    assert_bitwise_equal(store[None, name, None], rows)
+    compressed({(None, "x"): torch.ones(20, 3)}).put_tensor(rows, None, name, None)
+    with pytest.raises(ValueError, match="edges"):
+        compressed({(None, "x"): torch.ones(20, 3), (None, name): torch.arange(55)})
 
 
 def test_lists_of_a_data_are_left_out() -> None:
