@@ -348,36 +348,31 @@ def test_a_worker_killed_while_it_reads_does_not_block_updates() -> None:
     os.close(writing)
 
 
-def test_a_child_forked_while_it_reads_reads_on() -> None:
-    """The owner waits for it, although its parent has left."""
+@pytest.mark.parametrize("forked_from", ["owner", "follower"])
+def test_a_child_forked_while_it_reads_does_not_block_updates(forked_from: str) -> None:
+    """The workers of a loader never leave the block that they were forked in. They follow updates all the same."""
     wanted = fitting()
     store = build(wanted)
     follower = sent(store)
-    go_on, writing = os.pipe()
-    with follower.lock:
-        before = follower.rows
+    forking = store if forked_from == "owner" else follower
+    mine, childs = multiprocessing.Pipe()
 
-        def read() -> None:
-            assert os.read(go_on, 1) == b"x"
-            assert follower.rows is before
-            assert follower.gather(ALL).numpy().tobytes() == wanted.numpy().tobytes()
-            follower.lock.__exit__()
-            got = follower.gather(ALL[:5]).numpy().tobytes()  # waits for the update
-            assert got == raw(5).numpy().tobytes(), "not the new rows"
+    def read() -> None:
+        assert forking.gather(ALL).numpy().tobytes() == wanted.numpy().tobytes()
+        childs.send("read")
+        assert childs.recv() == "updated"
+        assert forking.gather(ALL[:5]).numpy().tobytes() == raw(5).numpy().tobytes()
+        forking.lock.__exit__()  # a child that does leave the block
+        assert forking.gather(ALL[:5]).numpy().tobytes() == raw(5).numpy().tobytes()
 
+    with forking.lock:
         pid = in_child(read)
-    updating = threading.Thread(target=store.update, args=(ALL[:5], raw(5)), daemon=True)
-    updating.start()
-    while not store._shared._words[shared_rows._UPDATING]:  # type: ignore[union-attr]
-        time.sleep(0)
-    updating.join(0.05)
-    assert updating.is_alive()
-    os.write(writing, b"x")
-    updating.join(30)
-    assert os.waitpid(pid, 0)[1] == 0 and not updating.is_alive()
+    assert mine.poll(30) and mine.recv() == "read"
+    with at_most(20):
+        store.update(ALL[:5], raw(5))
+    mine.send("updated")
+    assert os.waitpid(pid, 0)[1] == 0
     assert_bitwise_equal(follower.gather(ALL[:5]), raw(5))
-    os.close(go_on)
-    os.close(writing)
 
 
 def test_forked_children_of_the_owner_follow_it() -> None:
@@ -386,26 +381,22 @@ def test_forked_children_of_the_owner_follow_it() -> None:
     store = build(wanted)
     store._share()
     for hold in (store.lock, store.lock.exclusive()):
+        mine, childs = multiprocessing.Pipe()
+
+        def work(childs: Connection = childs) -> None:
+            assert store.gather(ALL).numpy().tobytes() == wanted.numpy().tobytes()
+            assert "which owns the rows" in _update([store])
+            childs.send("read")
+            assert childs.recv() == "updated"
+            assert store.gather(ALL).numpy().tobytes() == raw().numpy().tobytes()
+
         with hold:
-            go_on, writing = os.pipe()
-
-            def work(go_on: int = go_on) -> None:
-                assert store.gather(ALL).numpy().tobytes() == wanted.numpy().tobytes()
-                assert "which owns the rows" in _update([store])
-                if store.lock._writer is None:
-                    store.lock.__exit__()
-                else:
-                    store.lock._back_to(threading.get_ident(), 0, 0)
-                assert os.read(go_on, 1) == b"x"
-                assert store.gather(ALL).numpy().tobytes() == raw().numpy().tobytes()
-
             pid = in_child(work)
+        assert mine.poll(30) and mine.recv() == "read"
         store.update(ALL, raw())
-        os.write(writing, b"x")
+        mine.send("updated")
         assert os.waitpid(pid, 0)[1] == 0
         store.update(ALL, wanted)
-        os.close(go_on)
-        os.close(writing)
 
 
 # Owners that end
