@@ -17,6 +17,7 @@ from . import backend
 from .codec import Codec
 from .compressed_rows import CompressedRows
 from .gpu_gather import GatherStats, GpuGather, MappedRows, ids_on_gpu
+from .interrupts import uninterrupted
 from .pinned import PinError, PinnedRows
 from .read_write_lock import ReadWriteLock
 from .row_updates import RowWriter, StoreOnGpu, UndoError, least_lead_bytes, write_all
@@ -235,6 +236,7 @@ class CompressedFeatureStore:
             self._replace(ids, new, lead_bytes)
 
     def _apart_from_processes(self) -> contextlib.AbstractContextManager[None]:
+        _ = self._held  # raises if another thread has closed the store meanwhile
         return contextlib.nullcontext() if self._shared is None else self._shared.updating()
 
     def _replace(self, ids: torch.Tensor, new: CompressedRows, lead_bytes: int) -> None:
@@ -253,7 +255,7 @@ class CompressedFeatureStore:
         patch, pinned = writer.prepare(slots, new), self._pinned
         try:
             if pinned is not None and patch.rows is not held:
-                pinned = PinnedRows(patch.rows, locked_for, before=pinned)
+                pinned = PinnedRows(patch.rows, locked_for, before=pinned, held_by=shared)
             overwrites, remaps, of_caches = list(patch.overwrites), [], []
             for on_gpu in self._on_gpus.values():
                 overwrites.append(patch.of_bitmask(on_gpu.bitmask))
@@ -263,26 +265,36 @@ class CompressedFeatureStore:
                 on_gpus = StoreOnGpu(cast(PinnedRows, pinned), lead_bytes)
                 of_caches.append(cache.prepare_update(ids, slots, new, patch, on_gpus))
                 overwrites += of_caches[-1].overwrites
-            if shared is not None:
-                shared.begin_write()
-            write_all(overwrites)
-        except BaseException as error:
-            if shared is not None and not isinstance(error, UndoError):
-                shared.undo_write()
+        except BaseException:
             if pinned is not None and pinned is not self._pinned:
                 pinned.overflow.close()
-            if isinstance(error, UndoError):
-                self._torn = f"this CompressedFeatureStore cannot be used any more: in an update, {error}"
             raise
-        writer.commit(patch)
-        self._writer, self._rows, self._pinned, self._lead_bytes = writer, patch.rows, pinned, lead_bytes
-        if shared is not None:
-            shared.end_write(patch.rows, lead_bytes)
-        for remap in remaps:
-            remap.commit()
-        for cache, of_cache in zip(caches, of_caches, strict=True):
-            cache.commit_update(of_cache)
-        self._version += 1
+        # What old plans and page-locks hold is let go of at the end: that may wait for a GPU.
+        before = self._pinned, [remap.gather.plan for remap in remaps], [cache.plan for cache in caches]
+        with uninterrupted():
+            if shared is not None:
+                shared.begin_write()
+            try:
+                write_all(overwrites)
+            except BaseException as error:
+                if isinstance(error, UndoError):
+                    self._torn = f"this CompressedFeatureStore cannot be used any more: in an update, {error}"
+                else:
+                    if shared is not None:
+                        shared.undo_write()
+                    if pinned is not None and pinned is not self._pinned:
+                        pinned.overflow.close()
+                raise
+            writer.commit(patch)
+            self._writer, self._rows, self._pinned, self._lead_bytes = writer, patch.rows, pinned, lead_bytes
+            for remap in remaps:
+                remap.commit()
+            for cache, of_cache in zip(caches, of_caches, strict=True):
+                cache.commit_update(of_cache)
+            self._version += 1
+            if shared is not None:
+                shared.end_write(patch.rows, lead_bytes)
+        del before
         if self._file_rows is not None:  # the rows were read from it, and are no longer the same
             self._file_rows.close()
             self._file_rows = None
@@ -308,17 +320,20 @@ class CompressedFeatureStore:
         pinned, remaps = self._pinned, []
         process, locked_for = self._pinned_by
         if pinned is not None and process == os.getpid():
-            pinned = PinnedRows(shared.rows, locked_for)
+            pinned = PinnedRows(shared.rows, locked_for, held_by=shared)
             for on_gpu in self._on_gpus.values():
                 mapped = MappedRows.pinned(pinned, on_gpu.bitmask)
                 remaps.append(on_gpu.gather.remap(mapped, lead_bytes=shared.lead_bytes))
             remaps += [cache.prepare_move(StoreOnGpu(pinned, shared.lead_bytes)) for cache in self._caches]
-        self._shared = self.lock.outer = shared
-        self._rows, self._slot_of, self._pinned = shared.rows, shared.slot_of, pinned
-        if self._writer is not None:
-            self._writer.move(shared.rows, shared.with_overflow)
-        for remap in remaps:
-            remap.commit()
+        before = self._rows, self._pinned, [remap.gather.plan for remap in remaps]  # let go of at the end
+        with uninterrupted():
+            self._shared = self.lock.outer = shared
+            self._rows, self._slot_of, self._pinned = shared.rows, shared.slot_of, pinned
+            if self._writer is not None:
+                self._writer.move(shared.rows, shared.with_overflow)
+            for remap in remaps:
+                remap.commit()
+        del before
         if self._file_rows is not None:  # it holds the rows that were read from it
             self._file_rows.close()
             self._file_rows = None
@@ -397,6 +412,7 @@ class CompressedFeatureStore:
             return True
         if self._pin is False or self._pin_failed:
             return False
+        self._check_process()  # another thread of the parent may have had this lock at the fork
         with self._setup:
             if self._pinned is not None or self._pin_failed:  # by another thread
                 return self._pinned is not None
@@ -404,8 +420,10 @@ class CompressedFeatureStore:
                 rows = self._held if self._file_rows is None else self._file_rows.to_memory()
                 if self._shared is not None:
                     self._shared.read_in_place()
-                pinned = PinnedRows(rows, device)
+                pinned = PinnedRows(rows, device, held_by=self._shared)
             except PinError as error:
+                if self._file_rows is not None:
+                    self._file_rows.back_to_mapping()
                 if self._shared is not None:
                     self._shared.end_read_in_place()
                 if self._pin is True:
@@ -433,14 +451,6 @@ class CompressedFeatureStore:
         if file_rows is not None:
             file_rows.check()
         return rows
-
-    def _tidy_rows(self) -> CompressedRows:
-        """The rows as they come out of an encoder: after an update a copy of them, without unused overflow rows."""
-        return self.rows if self._is_tidy else self._held.select(torch.arange(len(self), device="cpu"))
-
-    @property
-    def _is_tidy(self) -> bool:
-        return self._writer is None and self._shared is None  # shared rows: another process may have updated them
 
     @property
     def _held(self) -> CompressedRows:
@@ -518,8 +528,7 @@ class CompressedFeatureStore:
                 for on_gpu in self._on_gpus.values():
                     on_gpu.gather.wait()
                 self._on_gpus = {}
-                if self._pinned is not None:
-                    self._pinned.close()
+                # Unlocked with the last plan: one that another thread is dropping may still be waiting for its kernel.
                 self._pinned = self._rows = self._writer = None
                 if self._file_rows is not None:
                     self._file_rows.close()
@@ -545,12 +554,14 @@ class CompressedFeatureStore:
         )
 
     def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: a file's name, or a copy of the rows, which no update changes while it is written."""
         with self.lock:
-            if self._file_rows is not None and self._held is not None:  # raises if closed
-                return {"file": self._file_rows.__getstate__(), "pin": self._pin, "writable": self._writable}
+            held = self._held
+            if self._file_rows is not None and not self._writable:
+                return {"file": self._file_rows.__getstate__(), "pin": self._pin, "writable": False}
             return {
                 "codec": self.codec,
-                "rows": self._tidy_rows(),
+                "rows": held.select(torch.arange(len(self), device="cpu")),
                 "lead_bytes": self.lead_bytes,
                 "pin": self._pin,
                 "slot_of": self._slot_of,

@@ -79,7 +79,7 @@ class CompressedGPUCache:
                 )
             if place is None:
                 place = torch.arange(num_rows, dtype=torch.int32, device="cpu")
-            place = num_cached + place
+            place = torch.where(place < 0, -1, place + num_cached)  # a damaged table stays one
             place[cached] = torch.arange(num_cached, dtype=torch.int32, device="cpu")
         return None if place is None else place.to(self.device)
 
@@ -122,6 +122,10 @@ class CompressedGPUCache:
         parts = self._open
         mapped = MappedRows.pinned(store.pinned, parts.bitmask)
         return parts.gather.remap(mapped, lead_bytes=store.lead_bytes, cache=parts.writer.rows)
+
+    @property
+    def plan(self) -> Any:
+        return self._gather.plan
 
     def commit_update(self, update: CacheUpdate) -> None:
         """update: from `prepare_update`, written. Does not fail."""

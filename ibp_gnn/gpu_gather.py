@@ -137,7 +137,7 @@ class GpuGather:
         """A plan for what is to be read of the same rows."""
         cache = MappedRows.on_device(reads.cache) if reads.cache is not None else None
         form = self.codec.form.on_device(self.device)
-        return self._native.make_gather_plan(
+        return _native.cuda().make_gather_plan(
             form.native,
             reads.store.native(),
             cache.native() if cache is not None else None,
@@ -156,8 +156,13 @@ class GpuGather:
         reads = self._reads._replace(store=store, lead_bytes=lead_bytes, cache=cache)
         return Remap(self, reads, self.planned(reads))
 
+    @property
+    def plan(self) -> Any:
+        """The present one, for whoever wants it to be let go of later than a `Remap.commit` would."""
+        return self._plan
+
     def wait(self) -> None:
-        """Until all gathers that were launched so far have run, on whatever stream."""
+        """Until all gathers that were launched so far have run, on whatever stream, those of replayed graphs too."""
         self._plan.wait()
 
     def count_unique(self) -> None:

@@ -23,6 +23,7 @@ class PageLock:
         with _context_of(device):
             self.address: int = _native.cuda().register_host_memory(buffer.data_ptr(), buffer.numel())
         self._release = weakref.finalize(self, _unlock, buffer, device, os.getpid())
+        self._release.atexit = False  # then kernels may be reading: the system unlocks when the process ends
 
     def close(self) -> None:
         """Idempotent."""
@@ -33,11 +34,16 @@ class PinnedRows:
     """A store's slots and overflow rows, page-locked. Immutable."""
 
     def __init__(
-        self, rows: CompressedRows, device: torch.device | None = None, before: PinnedRows | None = None
+        self,
+        rows: CompressedRows,
+        device: torch.device | None = None,
+        *,
+        before: PinnedRows | None = None,
+        held_by: object = None,
     ) -> None:
         """device: as for PageLock. before: what rows that share some of these buffers have; those are not locked anew.
-        Raises PinError."""
-        self.rows = rows
+        held_by: what has to stay as long as a GPU may read the rows. Raises PinError."""
+        self.rows, self.held_by = rows, held_by
         locks: dict[str, PageLock] = {}
         for name in ("slots", "overflow"):
             buffer = getattr(rows, name)
@@ -49,11 +55,6 @@ class PinnedRows:
             except RuntimeError as error:
                 raise PinError(_why(rows, error)) from error
         self.slots, self.overflow = locks["slots"], locks["overflow"]
-
-    def close(self) -> None:
-        """Unmaps; no kernel may be reading. Idempotent."""
-        for lock in (self.slots, self.overflow):
-            lock.close()
 
 
 class PinError(RuntimeError):

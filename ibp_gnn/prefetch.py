@@ -29,6 +29,7 @@ Batch = TypeVar("Batch")
 # the features of each are memory that is not free until the GPU has passed it.
 _STEPS_AHEAD = 2
 _END: Any = object()
+_NO_VERSION: Any = object()  # differs from every version
 
 
 def first_of(batch: Any) -> Any:
@@ -146,7 +147,7 @@ class Prefetcher(Generic[Batch]):
 
     def _fetch(self, group: list[tuple[Batch, torch.Tensor]], side: _SideStream | None) -> list[_Fetched]:
         ids = [one for _, one in group]
-        version = self._version()  # before the gather, so that an update meanwhile counts as one after it
+        version = self._version()
         if side is None:
             rows, event = self._gather(ids), None
         else:
@@ -154,6 +155,8 @@ class Prefetcher(Generic[Batch]):
             with torch.cuda.stream(side.stream):
                 rows, event = self._gather(ids), torch.cuda.Event()
                 event.record()
+        if version != self._version():  # an update meanwhile: of these rows nobody knows
+            version = _NO_VERSION
         fetched = zip(group, rows, strict=True)
         return [_Fetched(batch, own_ids, part, event, version) for (batch, own_ids), part in fetched]
 

@@ -264,3 +264,18 @@ def test_the_command_says_that_it_started_over(
     with CompressedFeatureStore.load(tmp_path / "s.ibp") as store:
         assert_bitwise_equal(store.gather(torch.arange(NUM_ROWS)), some_rows())
     assert sorted(os.listdir(tmp_path)) == ["s.ibp", "x.npy"]
+
+
+def test_a_store_that_another_process_has_built_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, enter = tmp_path / "s.ibp", building.Journal.__enter__
+
+    def late(self: building.Journal) -> building.Journal:
+        path.write_bytes(b"of another process")
+        return enter(self)
+
+    monkeypatch.setattr(building.Journal, "__enter__", late)
+    with pytest.raises(FileExistsError, match="want a path where nothing is, got an existing file"):
+        build_file(Job.check(torch.rand(50, 3), "auto", "compact", None, None, False), path, {"file": "test"})
+    assert path.read_bytes() == b"of another process" and os.listdir(tmp_path) == ["s.ibp"]

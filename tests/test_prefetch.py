@@ -464,3 +464,24 @@ def test_a_source_of_ones_own_tells_by_its_version() -> None:
         source.version += 1
         assert len(ids) == 1
     assert got == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("lookahead", [1, 2])
+def test_rows_that_were_gathered_across_a_change_are_fetched_again(lookahead: int) -> None:
+    """Even if the version before it is the present one again, as after an update that failed."""
+
+    class Changing(Rows):
+        version, gathers = 0, 0
+
+        def gather(self, ids: torch.Tensor, **options: Any) -> torch.Tensor:
+            self.gathers += 1
+            rows = super().gather(ids, **options)
+            if self.gathers == 1:
+                self.version = 1  # what it was before is not known
+            return rows
+
+    source = Changing(RAW)
+    batches = random_batches(lookahead)
+    for _ in Prefetcher(batches, source, device="cpu", lookahead=lookahead):
+        source.version = 0
+    assert source.gathers == 1 + lookahead

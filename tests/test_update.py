@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import multiprocessing
 import pickle
@@ -58,11 +59,11 @@ def assert_tidy(store: CompressedFeatureStore, wanted: torch.Tensor, path: Path)
     with StoreFile(path) as file:
         file.check()
     loaded = CompressedFeatureStore.load(path)
-    for copy in (pickle.loads(pickle.dumps(store)), loaded):
-        assert copy.lead_bytes == store.lead_bytes
+    for again in (pickle.loads(pickle.dumps(store)), loaded):
+        assert again.lead_bytes == store.lead_bytes
         for name in ("slots", "bitmask", "overflow"):
-            assert_bitwise_equal(getattr(copy.rows, name), getattr(encoded, name))
-        assert_bitwise_equal(copy.gather(torch.arange(len(wanted))), wanted)
+            assert_bitwise_equal(getattr(again.rows, name), getattr(encoded, name))
+        assert_bitwise_equal(again.gather(torch.arange(len(wanted))), wanted)
     loaded.close()
 
 
@@ -459,6 +460,63 @@ def test_graphbolt_features_are_updated() -> None:
     assert_bitwise_equal(features.read(*key), raw())
     features.update(*key, raw(3))  # without ids, another number of rows takes the place of these
     assert_bitwise_equal(features.read(*key), raw(3))
+
+
+# Copies
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda store: pickle.loads(pickle.dumps(store))])
+@pytest.mark.parametrize("updated", [False, True])
+def test_a_copy_shares_no_row(updated: bool, how: Callable[[CompressedFeatureStore], CompressedFeatureStore]) -> None:
+    wanted = fitting().clone()
+    store = build(wanted.clone())
+    if updated:
+        store.update(ALL[:5], raw(5))
+        wanted[:5] = raw(5)
+    twin = how(store)
+    store.update(ALL[10:50], raw(40, seed=2))
+    twin.update(ALL[30:70], raw(40, seed=3))
+    for each, ids, seed in ((store, ALL[10:50], 2), (twin, ALL[30:70], 3)):
+        rows = wanted.clone()
+        rows[ids] = raw(40, seed=seed)
+        assert_bitwise_equal(each.gather(ALL), rows)
+
+
+def test_an_update_while_a_pickle_is_written_is_not_in_it() -> None:
+    store = build(fitting())
+    make, _, state, *_ = store.__reduce_ex__(4)
+    store.update(ALL, raw())
+    again = CompressedFeatureStore.__new__(CompressedFeatureStore)
+    again.__setstate__(state)
+    assert make is not None
+    assert_bitwise_equal(again.gather(ALL), fitting())
+
+
+def test_rows_that_were_read_from_a_file_are_pickled_without_it(tmp_path: Path) -> None:
+    build(fitting()).save(tmp_path / "s.ibp")
+    store = CompressedFeatureStore.load(tmp_path / "s.ibp", mmap=False)
+    (tmp_path / "s.ibp").unlink()
+    for again in (pickle.loads(pickle.dumps(store)), copy.deepcopy(store)):
+        assert_bitwise_equal(again.gather(ALL), fitting())
+        again.update(ALL[:3], raw(3))
+
+
+def test_an_update_of_a_store_that_is_closed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    for shared in (False, True):
+        store = build(fitting())
+        if shared:
+            ForkingPickler.dumps(store)
+        compress = store.codec.compress
+
+        def close_first(
+            *args: object, store: CompressedFeatureStore = store, compress: Callable = compress, **options: object
+        ) -> CompressedRows:
+            store.close()
+            return compress(*args, **options)
+
+        monkeypatch.setattr(store.codec, "compress", close_first)
+        with pytest.raises(ValueError, match="this CompressedFeatureStore is closed"):
+            store.update(ALL[:3], raw(3))
 
 
 # GPUs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,8 +26,10 @@ class FailsOnce(TorchDispatchMode):
     def __init__(self, number: int) -> None:
         super().__init__()
         self.left = number
+        self.called: set[str] = set()  # of CALLS
 
-    def count(self) -> None:
+    def count(self, name: str = "") -> None:
+        self.called.add(name)
         self.left -= 1
         if self.left == -1:
             raise Injected
@@ -47,7 +51,7 @@ class CountedCuda:
             return value
 
         def call(*args: object, **kwargs: object) -> object:
-            self._failing.count()
+            self._failing.count(name)
             return value(*args, **kwargs)
 
         return call
@@ -70,11 +74,11 @@ def fail_everywhere(
     readers: list[CompressedFeatureStore | CompressedGPUCache],
     devices: list[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> int:
+) -> tuple[int, set[str]]:
     """Updates again and again, with a failure in another place each time, until there is none. Returns how many there
-    were."""
+    were, and which of CALLS were made."""
     after = before.clone()
-    after[ids] = rows
+    after[ids] = rows.cpu()
     failures = 0
     while True:
         failing = FailsOnce(failures)
@@ -94,7 +98,7 @@ def fail_everywhere(
                 assert_bitwise_equal(reader.gather(ALL, device=device).cpu(), after if done else before)
         if done:
             assert failing.left >= 0, "a failure that nobody saw"
-            return failures
+            return failures, failing.called - {""}
         failures += 1
 
 
@@ -106,7 +110,7 @@ def test_on_the_cpu(layout: str, ordered: bool, monkeypatch: pytest.MonkeyPatch)
     with CompressedFeatureStore.build(before.clone(), layout=layout, order=order, progress=False) as store:
         ids = torch.randperm(ROWS, generator=torch.Generator().manual_seed(2))[:40]
         for rows in (raw(40), fitting()[:40], raw(40, seed=2)):  # the overflow area grows, is left, and used again
-            failures = fail_everywhere(store, ids, rows, before, [store], ["cpu"], monkeypatch)
+            failures, _ = fail_everywhere(store, ids, rows, before, [store], ["cpu"], monkeypatch)
             assert failures > 20
             before[ids] = rows
 
@@ -123,10 +127,13 @@ def test_on_a_gpu(layout: str, ordered: bool, monkeypatch: pytest.MonkeyPatch) -
         ids = torch.randperm(ROWS, generator=torch.Generator().manual_seed(2))[:40]
         readers: list[CompressedFeatureStore | CompressedGPUCache] = [store, prefix, chosen]
         store.gather(ALL, device="cuda")
+        calls: set[str] = set()
         for rows in (raw(40), fitting()[:40]):
-            failures = fail_everywhere(store, ids, rows, before, readers, ["cpu", "cuda"], monkeypatch)
+            failures, called = fail_everywhere(store, ids, rows.cuda(), before, readers, ["cpu", "cuda"], monkeypatch)
             assert failures > 50
+            calls |= called
             before[ids] = rows
+        assert calls == set(CALLS) - ({"register_host_memory"} if layout == "inplace" else set())
         for reader in readers:
             reader.check()
 
@@ -153,7 +160,29 @@ def test_an_update_that_cannot_be_taken_back_is_told_by_every_later_call(monkeyp
     assert len(before) == ROWS
 
 
-def test_an_interrupted_update_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("when", ["_scatter", "commit"])
+def test_an_interrupt_waits_for_what_cannot_be_left_half_done(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while rows are written, or after they were: the update is whole, and then the interrupt is raised."""
+    store = CompressedFeatureStore.build(fitting(), progress=False)
+    owner = row_updates if when == "_scatter" else row_updates.RowWriter
+    real = getattr(owner, when)
+
+    def interrupted(*args: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        real(*args)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(owner, when, interrupted)
+        store.update(ALL[:9], raw(9))
+    wanted = torch.cat([raw(9), fitting()[9:]])
+    assert_bitwise_equal(store.gather(ALL), wanted)
+    assert store.version == 1
+    store.update(ALL[100:140], raw(40, seed=2))  # uses overflow rows that are really free
+    wanted[100:140] = raw(40, seed=2)
+    assert_bitwise_equal(store.gather(ALL), wanted)
+
+
+def test_an_error_while_rows_are_written_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     store = CompressedFeatureStore.build(fitting(), progress=False)
     real, calls = row_updates._scatter, []
 
@@ -161,10 +190,10 @@ def test_an_interrupted_update_is_taken_back(monkeypatch: pytest.MonkeyPatch) ->
         real(target, at, rows)
         calls.append(at)
         if len(calls) == 2:
-            raise KeyboardInterrupt
+            raise Injected
 
     monkeypatch.setattr(row_updates, "_scatter", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Injected):
         store.update(ALL[:9], raw(9))
     monkeypatch.undo()
     assert_bitwise_equal(store.gather(ALL), fitting())

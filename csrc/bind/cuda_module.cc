@@ -198,13 +198,12 @@ struct GatherPlan {
   }
   GatherPlan(GatherPlan&&) = default;
   ~GatherPlan() {
-    if (uses) Wait();  // null after a move
+    if (uses) Wait(false);  // null after a move
   }
 
-  // Until all gathers that were launched so far have run.
-  void Wait() {
+  void Wait(bool replays_too) {
     const nb::gil_scoped_release no_gil;
-    uses->Wait();
+    uses->Wait(replays_too);
   }
 
   // Also where a launch fails after others of the same gather.
@@ -291,7 +290,9 @@ void BindCodec(nb::module_& m, const char* plan_name) {
       .def("order_scratch_bytes", &Plan::OrderScratch, nb::arg("num_ids"))
       .def("gather", &Plan::Gather, nb::arg("ids").noconvert(), nb::arg("order_scratch").noconvert().none(),
            nb::arg("out").noconvert(), nb::arg("max_blocks"), nb::arg("shows"), nb::arg("stream"))
-      .def("wait", &Plan::Wait, "Until all gathers that were launched so far have run.");
+      .def(
+          "wait", [](Plan& plan) { plan.Wait(true); },
+          "Until all gathers that were launched so far have run, those of replayed graphs among them.");
   m.def(
       "make_gather_plan",
       [](const Codec& codec, const RowBuffers& store, const std::optional<RowBuffers>& cache,

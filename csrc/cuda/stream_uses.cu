@@ -30,6 +30,28 @@ uint64_t StreamId(cudaStream_t stream) {
 #endif
 }
 
+// Whether cudaSetDevice of this device would make no context; until CUDA 12 it never did. True if nobody can say.
+bool HasContext([[maybe_unused]] int device) {
+#if CUDART_VERSION >= 12000
+  using GetState = int (*)(int device, unsigned int* flags, int* active);  // cuDevicePrimaryCtxGetState
+  static const GetState get_state = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, 12000, cudaEnableDefault, &found);
+#else
+    cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &function, cudaEnableDefault, &found);
+#endif
+    cudaGetLastError();
+    return found == cudaDriverEntryPointSuccess ? reinterpret_cast<GetState>(function) : nullptr;
+  }();
+  unsigned int flags = 0;
+  int active = 1;
+  if (get_state != nullptr && get_state(device, &flags, &active) == 0) return active != 0;
+#endif
+  return true;
+}
+
 }  // namespace
 
 DeviceGuard::DeviceGuard(int device) {
@@ -41,7 +63,7 @@ DeviceGuard::DeviceGuard(int device) {
 }
 
 DeviceGuard::~DeviceGuard() {
-  if (before_ >= 0) cudaSetDevice(before_);
+  if (before_ >= 0 && HasContext(before_)) cudaSetDevice(before_);
 }
 
 bool IsCapturing(cudaStream_t stream) {
@@ -76,7 +98,7 @@ void StreamUses::Record(cudaStream_t stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
   try {
     if (IsCapturing(stream)) {
-      wait_for_device_ = true;
+      captured_ = true;
       return;
     }
     const uint64_t id = StreamId(stream);
@@ -93,18 +115,18 @@ void StreamUses::Record(cudaStream_t stream) {
     }
     use->event->Record(stream);
   } catch (...) {
-    wait_for_device_ = true;
+    unknown_ = true;
   }
 }
 
-void StreamUses::Wait() {
+void StreamUses::Wait(bool replays_too) {
   if (getpid() != process_) return;
   std::vector<Use> uses;
   bool device_too = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     uses = uses_;
-    device_too = wait_for_device_;
+    device_too = unknown_ || (captured_ && replays_too);
   }
   if (uses.empty() && !device_too) return;
   try {

@@ -10,7 +10,8 @@
 
 namespace ibp {
 
-// Makes `device` current, and the one that was current again at the end.
+// Makes `device` current, and the one that was current again at the end; but if that one has no context yet, which a
+// thread starts with, it gets none from this either.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -35,12 +36,12 @@ class StreamUses {
   StreamUses(const StreamUses&) = delete;
   StreamUses& operator=(const StreamUses&) = delete;
 
-  // Called after each launch. A captured launch runs whenever the graph is replayed: Wait waits for the whole device
-  // from then on.
+  // Called after each launch. A captured launch runs whenever the graph is replayed.
   void Record(cudaStream_t stream);
   // Returns when all recorded work has run. In a forked child, which has no CUDA, at once. Reports no errors: those of
-  // earlier work reach whoever uses the device next.
-  void Wait();
+  // earlier work reach whoever uses the device next. Replays that are under way are waited for, too, if so asked: that
+  // waits for the whole device, which is not allowed while another graph is captured.
+  void Wait(bool replays_too);
 
  private:
   class Event;
@@ -53,7 +54,8 @@ class StreamUses {
   const int process_;
   std::mutex mutex_;
   std::vector<Use> uses_;
-  bool wait_for_device_ = false;
+  bool captured_ = false;
+  bool unknown_ = false;  // work was launched that there is no event behind
 };
 
 }  // namespace ibp

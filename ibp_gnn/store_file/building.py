@@ -122,9 +122,14 @@ def build_file(job: Job, path: str | os.PathLike[str], source: dict[str, Any]) -
     the disk is too small, and ValueError naming a row of the features that changed meanwhile.
     """
     path = Path(path)
-    if path.exists():
-        raise FileExistsError(f"{path}: want a path where nothing is, got an existing file")
+    _check_is_free(path)  # before a journal is made
     with Journal(_beside(path, "journal"), {**source, **_identity(job)}) as journal:
+        try:
+            _check_is_free(path)  # another process may have built it before this one had the journal
+        except FileExistsError:
+            if not journal.resumed:
+                journal.delete()
+            raise
         said = "went on with an earlier build" if journal.resumed else ""
         try:
             _build(job, path, journal)
@@ -135,6 +140,11 @@ def build_file(job: Job, path: str | os.PathLike[str], source: dict[str, Any]) -
             journal.start_over()
             _build(job, path, journal)
         return said
+
+
+def _check_is_free(path: Path) -> None:
+    if path.exists():
+        raise FileExistsError(f"{path}: want a path where nothing is, got an existing file")
 
 
 def _build(job: Job, path: Path, journal: Journal) -> None:

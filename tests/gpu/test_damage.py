@@ -102,7 +102,8 @@ def test_any_hint_gives_the_same_rows(dtype: torch.dtype, width: int, kind: str,
 
 @pytest.mark.parametrize("bad", [-1, -(2**31), ROWS, 2**31 - 1])
 @pytest.mark.parametrize("ordered", [False, True])
-def test_damaged_tables_of_slots(bad: int, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cached", [False, True])
+def test_damaged_tables_of_slots(bad: int, cached: bool, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if ordered:
         monkeypatch.setattr("ibp_gnn.gpu_gather._ORDER_FOOTPRINT_BYTES", 0)
         monkeypatch.setattr("ibp_gnn.gpu_gather._ORDER_MIN_MISSES", 0)
@@ -116,9 +117,12 @@ def test_damaged_tables_of_slots(bad: int, ordered: bool, monkeypatch: pytest.Mo
     wanted[7] = 0
     with pytest.raises(FormatError, match=f"row 7: want a slot of 0 to {ROWS - 1}, got {bad}"):
         store.gather(ids)
-    assert_bitwise_equal(store.gather(ids, device="cuda").cpu(), wanted)
+    source: CompressedFeatureStore | CompressedGPUCache = store
+    if cached:
+        source = CompressedGPUCache(store, "3 rows", hot_ids=torch.tensor([1, 2, 3]))
+    assert_bitwise_equal(source.gather(ids, device="cuda").cpu(), wanted)
     with pytest.raises(FormatError, match="row 7 is damaged"):
-        store.check()
+        source.check()
 
 
 @pytest.mark.parametrize("codec", ["dict", "ibp"])

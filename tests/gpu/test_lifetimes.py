@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -76,6 +77,8 @@ def source_of(kind: str, store: CompressedFeatureStore) -> CompressedFeatureStor
 @pytest.mark.parametrize("codec", ["dict", "ibp"])
 @pytest.mark.parametrize("kind", ["store", "prefix", "hot_ids"])
 def test_gathers_in_flight(kind: str, codec: str, end: str, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "store" and end == "drop":
+        pytest.skip("the store is all that there is to drop")
     if ordered:
         monkeypatch.setattr("ibp_gnn.gpu_gather._ORDER_FOOTPRINT_BYTES", 0)
     store = build(codec=codec, order=torch.randperm(ROWS) if ordered else None)
@@ -302,23 +305,28 @@ def test_threads_that_do_anything() -> None:
 
 def test_other_threads_run_while_memory_is_page_locked() -> None:
     buffer = torch.zeros(1 << 30, dtype=torch.uint8)
-    count, stop = [0], threading.Event()
+    longest, stop, running = [0.0], threading.Event(), threading.Event()
 
     def run() -> None:
+        before = time.perf_counter()
         while not stop.is_set():
-            count[0] += 1
+            now = time.perf_counter()
+            longest[0], before = max(longest[0], now - before), now
+            running.set()
 
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        before = count[0]
+        running.wait(60)
+        start = time.perf_counter()
+        longest[0] = 0.0
         _native.cuda().register_host_memory(buffer.data_ptr(), buffer.numel())
-        during = count[0] - before
+        took = time.perf_counter() - start
         _native.cuda().unregister_host_memory(buffer.data_ptr())
     finally:
         stop.set()
         thread.join()
-    assert during > 10_000
+    assert longest[0] < took / 2, f"a pause of {longest[0]:.3f} s in {took:.3f} s"
 
 
 def test_capturing_wants_ids_on_the_gpu() -> None:
@@ -340,19 +348,25 @@ def test_capturing_wants_ids_on_the_gpu() -> None:
 )
 def test_dropping_a_cache_while_another_thread_captures_a_graph() -> None:
     with build() as store:
-        caches = [CompressedGPUCache(store, "10 rows") for _ in range(3)]
+        caches = [CompressedGPUCache(store, "10 rows") for _ in range(4)]
         ids, out = torch.arange(10, device="cuda"), torch.empty(10, WIDTH, device="cuda")
         for cache in caches:
             cache.gather(ids, out=out)
+        del cache
         store.gather(ids, out=out)
         torch.cuda.synchronize()
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            caches[0].gather(ids, out=out)  # this one is in a graph itself
+        del captured
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             store.gather(ids, out=out)
-            dropping = threading.Thread(target=caches.pop)
-            dropping.start()
-            dropping.join(60)
-            caches.pop()
+            for _ in range(2):
+                dropping = threading.Thread(target=lambda: caches.pop().version)
+                dropping.start()
+                dropping.join(60)
+            caches.clear()
         ids.copy_(torch.arange(10, 20))
         graph.replay()
         assert_bitwise_equal(out.cpu(), ALL_ROWS[10:20])
@@ -431,6 +445,16 @@ assert torch.equal(cache.gather(torch.arange(2000), device="cuda:1").cpu(), x)
 assert torch.equal(store.gather(torch.arange(2000), device="cuda:1").cpu(), x)
 store.update(torch.arange(3), x[3:6])
 store.close()
+import threading
+def gather():
+    cache = ibp_gnn.CompressedGPUCache(again, 0.5, device="cuda:1")
+    cache.gather(ids, out=out)
+again = ibp_gnn.CompressedFeatureStore.build(x, progress=False)
+ids, out = torch.arange(100, device="cuda:1"), torch.empty(100, 64, device="cuda:1")
+thread = threading.Thread(target=gather)  # its current device is 0
+thread.start()
+thread.join()
+assert torch.equal(out.cpu(), x[:100])
 assert not torch._C._cuda_hasPrimaryContext(0)
 """
 
