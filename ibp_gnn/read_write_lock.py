@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import os
+import signal
 import threading
 import time
 import weakref
@@ -12,6 +14,8 @@ from collections import deque
 from collections.abc import Iterator
 from threading import get_ident
 from typing import NamedTuple, Protocol
+
+from .interrupts import uninterrupted
 
 
 class OuterLock(Protocol):
@@ -23,13 +27,8 @@ class OuterLock(Protocol):
     def leave(self, thread: int) -> None:
         """Nothing happens for a thread that is not in."""
 
-    def before_fork(self, thread: int, is_in: bool) -> None:
-        """The thread forks; is_in: whether it is in the ReadWriteLock. Must not wait."""
-
-    def after_fork_in_parent(self) -> None: ...
-
-    def after_fork_in_child(self, thread: int, is_in: bool) -> None:
-        """The thread is the only one that is left."""
+    def after_fork_in_child(self) -> None:
+        """No thread is in; the calling one is the only one that is left."""
 
 
 class _Waiter(NamedTuple):
@@ -45,7 +44,8 @@ class ReadWriteLock:
     A thread that is in may enter again: reading inside of either, writing inside of writing. Writing inside of reading
     raises RuntimeError. The thread that enters is the one that leaves.
 
-    A fork waits until no other thread writes. In the child the forking thread is in where it was; the others are gone.
+    A fork waits until no other thread writes. A child that is forked inside is outside: nobody waits for it. Its reads
+    enter anew, and may see more than its parent did; the end of the block that it was forked in does nothing there.
     """
 
     def __init__(self) -> None:
@@ -55,6 +55,7 @@ class ReadWriteLock:
         self._writer: int | None = None
         self._writes = 0  # how many times the writer is in
         self._queue: deque[_Waiter] = deque()
+        self._before_fork: dict[int, int] = {}  # by thread, how many blocks it reads in since before this process
         with _registry:
             _locks.add(self)
 
@@ -76,9 +77,10 @@ class ReadWriteLock:
             raise
 
     def __exit__(self, *_: object) -> None:
-        me = get_ident()
-        reads = self._reads.get(me, 0)
+        me, reads = 0, -1
         try:
+            me = get_ident()
+            reads = self._reads.get(me, 0)
             if reads == 1:
                 if self.outer is not None and self._writer != me:
                     self.outer.leave(me)
@@ -86,39 +88,24 @@ class ReadWriteLock:
                     del self._reads[me]
                     if self._queue:
                         self._grant()
-                return
+            elif reads:
+                self._back_to(me, reads - 1, self._writes_of(me))
         except BaseException:
-            self._back_to(me, 0, self._writes_of(me))
+            if reads < 0:  # interrupted before it was known
+                me = get_ident()
+                reads = self._reads.get(me, 0)
+            if reads:
+                self._back_to(me, reads - 1, self._writes_of(me))
             raise
         if not reads:
-            raise RuntimeError("want the lock left by the thread that entered it, got another one")
-        self._back_to(me, reads - 1, self._writes_of(me))
+            if not self._before_fork.get(me):
+                raise RuntimeError("want the lock left by the thread that entered it, got another one")
+            self._before_fork[me] -= 1
 
-    @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """Waits for the other threads that are in, and keeps them out. Raises RuntimeError in a thread that reads: it
         would wait for itself."""
-        me = get_ident()
-        reads, writes = self._reads.get(me, 0), self._writes_of(me)
-        if reads and not writes:
-            raise RuntimeError(
-                "exclusive: want a thread that is not reading (`with lock:`), got one that is: it would wait for itself"
-            )
-        try:
-            waiter = None
-            with self._mutex:
-                if writes or (self._writer is None and not self._reads and not self._queue):
-                    self._writer, self._writes = me, writes + 1
-                else:
-                    waiter = self._enqueue(me, writes=True)
-            if waiter is not None:
-                waiter.granted.acquire()
-            if self.outer is not None and not writes:
-                self.outer.enter(me)
-            yield
-        finally:
-            # Reads that began inside and go on are kept.
-            self._back_to(me, self._reads.get(me, 0), writes)
+        return _Exclusive(self)
 
     def _writes_of(self, thread: int) -> int:
         return self._writes if self._writer == thread else 0
@@ -155,8 +142,10 @@ class ReadWriteLock:
                 self._writer, self._writes = waiter.thread, 1
             else:
                 self._reads[waiter.thread] = 1
-            self._queue.popleft()
-            waiter.granted.release()
+            try:
+                self._queue.popleft()
+            finally:  # an interrupt must not leave it waiting for what it has
+                waiter.granted.release()
 
     def _enter_to_fork(self, me: int) -> bool:
         """Reads ahead of the queue. Returns False, and is not in, if another thread writes."""
@@ -173,40 +162,81 @@ class ReadWriteLock:
                 del self._reads[me]
                 self._grant()
 
-    def _prepare_fork(self, me: int) -> None:
-        if self.outer is not None:
-            self.outer.before_fork(me, self._is_in_without_fork(me))
-
     def _reset_in_child(self, me: int) -> None:
-        is_in = self._is_in_without_fork(me)
-        self._mutex = threading.Lock()
-        self._queue = deque()
-        self._reads = {me: self._reads[me] - 1} if self._reads[me] > 1 else {}
+        blocks = self._before_fork.get(me, 0) + self._reads[me] - 1  # without the fork's own
+        self._before_fork = {me: blocks} if blocks else {}
+        self._mutex, self._queue, self._reads = threading.Lock(), deque(), {}
+        self._writer, self._writes = None, 0
         if self.outer is not None:
-            self.outer.after_fork_in_child(me, is_in)
+            self.outer.after_fork_in_child()
 
-    def _is_in_without_fork(self, me: int) -> bool:
-        return self._reads[me] > 1 or self._writer == me
+
+class _Exclusive:
+    """A class, since an interrupt can come between a generator's `yield` and the `with` block."""
+
+    def __init__(self, lock: ReadWriteLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        lock, me = self._lock, get_ident()
+        reads, writes = lock._reads.get(me, 0), lock._writes_of(me)
+        if reads and not writes:
+            raise RuntimeError(
+                "exclusive: want a thread that is not reading (`with lock:`), got one that is: it would wait for itself"
+            )
+        self._me, self._writes = me, writes  # as it was before
+        try:
+            waiter = None
+            with lock._mutex:
+                if writes or (lock._writer is None and not lock._reads and not lock._queue):
+                    lock._writer, lock._writes = me, writes + 1
+                else:
+                    waiter = lock._enqueue(me, writes=True)
+            if waiter is not None:
+                waiter.granted.acquire()
+            if lock.outer is not None and not writes:
+                lock.outer.enter(me)
+        except BaseException:
+            self._leave()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._leave()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        """May be called again. Reads that began inside and go on are kept."""
+        self._lock._back_to(self._me, self._lock._reads.get(self._me, 0), self._writes)
 
 
 _MOST_SECONDS_AT_EXIT = 10.0  # for one that never ends
 _registry = threading.Lock()  # held by whoever uses `_locks`; across a fork by the thread that forks
 _locks: weakref.WeakSet[ReadWriteLock] = weakref.WeakSet()
 _in_fork: list[ReadWriteLock] = []  # those that the forking thread reads until the fork is over
+_signals: uninterrupted | None = None  # while `_registry` is held for a fork
+_RESEND_SECONDS = 0.002  # enough for a hook to return
 
 
 def _before_fork() -> None:
     """Reads all locks, and holds the registry. Waits with one of them at most, since a writer of one may be waiting for
-    another."""
-    me = get_ident()
+    another. Signals wait, too: what this function raises would not stop the fork."""
+    global _signals
+    me, signals = get_ident(), uninterrupted(at_once=False)
     blocked: ReadWriteLock | None = None
+    try:
+        signals.put_off()
+    except BaseException:
+        _before_fork()
+        raise  # Python prints it
     while True:
         with _written_by_nobody(blocked):
             _registry.acquire()
             blocked = _enter_all(me)
         if blocked is None:
-            for lock in _in_fork:
-                lock._prepare_fork(me)
+            _signals = signals
             return
         _registry.release()
 
@@ -242,19 +272,35 @@ def _enter_all(me: int) -> ReadWriteLock | None:
 
 def _after_fork_in_parent() -> None:
     me = get_ident()
+    if _signals is None:
+        return  # interrupted before it began
     while _in_fork:
-        lock = _in_fork.pop()
-        if lock.outer is not None:
-            lock.outer.after_fork_in_parent()
-        lock._leave_after_fork(me)
-    _registry.release()
+        _in_fork.pop()._leave_after_fork(me)
+    for number in _end_fork():
+        _thread.start_new_thread(_resend, (number,))
 
 
 def _after_fork_in_child() -> None:
     me = get_ident()
+    if _signals is None:
+        return
     while _in_fork:
         _in_fork.pop()._reset_in_child(me)
+    _end_fork()  # the signals were its parent's
+
+
+def _end_fork() -> list[int]:
+    """Returns the signals that came meanwhile, which have not been handled."""
+    global _signals
+    signals, _signals = _signals, None
     _registry.release()
+    return [] if signals is None else signals.leave_unhandled()
+
+
+def _resend(number: int) -> None:
+    """To the main thread, once it is out of the function in which Python ignores what a handler raises."""
+    time.sleep(_RESEND_SECONDS)
+    signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
 def _before_exit() -> None:

@@ -26,7 +26,6 @@ import os
 import struct
 import threading
 import weakref
-from collections.abc import Iterator
 from multiprocessing import context, reduction
 from typing import Any
 
@@ -109,7 +108,6 @@ class SharedRows:
         self._waiting = 0  # threads that wait for it
         self._threads: set[int] = set()  # those that are in
         self._lost: str | None = None  # why there are no rows any more
-        self._child_locks: int | None = None  # the description of the child to be
         table = _bytes(mapping, starts["slot_of"], 4 * layout.num_rows) if layout.ordered else None
         self.slot_of = None if table is None else table.view(torch.int32)
         self.lead_bytes = self._words[_Word.LEAD_BYTES]
@@ -197,26 +195,10 @@ class SharedRows:
         overflow[num_overflow * self._layout.row_bytes :] = 0
         return dataclasses.replace(self.rows, overflow=overflow)
 
-    @contextlib.contextmanager
-    def updating(self) -> Iterator[None]:
+    def updating(self) -> contextlib.AbstractContextManager[None]:
         """Waits for readers of other processes and keeps them out. Raises RuntimeError if GPUs of another process read
         the rows in place. One thread at a time."""
-        locks = self._fds["locks"]
-        _lock(locks, fcntl.F_WRLCK, _GATE)
-        try:
-            self._words[_UPDATING] = 1
-            fcntl.flock(locks, fcntl.LOCK_EX)
-            if not _lock(locks, fcntl.F_WRLCK, _IN_PLACE, wait=False):
-                raise RuntimeError(
-                    "update: want rows that only GPUs of this process read, got rows that GPUs of another process read "
-                    "in place; close the stores there first, or load them there with pin=False"
-                )
-            yield
-        finally:
-            self._words[_UPDATING] = 0
-            fcntl.flock(locks, fcntl.LOCK_UN)
-            for byte in (_IN_PLACE, _GATE):
-                _lock(locks, fcntl.F_UNLCK, byte)
+        return _Updating(self._words, self._fds["locks"])
 
     def begin_write(self) -> None:
         """Inside of `updating`, before the rows are written: should this process end now, others say so instead of
@@ -301,38 +283,58 @@ class SharedRows:
         self.lead_bytes = self._words[_Word.LEAD_BYTES]
         self._version = version
 
-    # Forks: the child shares this process's descriptions, and has to have its own before it uses a lock.
-
-    def before_fork(self, thread: int, is_in: bool) -> None:
-        if self._fds:
-            with contextlib.suppress(OSError):  # no descriptor is left: the child says so when it reads
-                self._child_locks = _open_again(self._fds["file"])
-                # Locked here already: the owner must not get in between. This thread may be the one that updates.
-                if is_in:
-                    fcntl.flock(self._child_locks, fcntl.LOCK_SH | fcntl.LOCK_NB)
-
-    def after_fork_in_parent(self) -> None:
-        if self._child_locks is not None:
-            os.close(self._child_locks)
-            self._child_locks = None
-
-    def after_fork_in_child(self, thread: int, is_in: bool) -> None:
+    def after_fork_in_child(self) -> None:
+        """The child has its parent's description, and has to have its own before it uses a lock."""
         self._is_owner = False
         self._mutex = threading.Lock()
-        self._idle, self._waiting = threading.Condition(self._mutex), 0
-        self._threads = {thread} if is_in else set()
-        if self._child_locks is None:
-            if self._fds:  # else it was closed before
-                self._lost = "this process was forked when no file descriptor was left, which the store needs for it"
+        self._idle, self._waiting, self._threads = threading.Condition(self._mutex), 0, set()
+        if not self._fds:
+            return  # closed before
+        os.close(self._fds.pop("locks"))
+        try:
+            self._fds["locks"] = _open_again(self._fds["file"])
+        except OSError:
+            self._lost = "this process was forked when no file descriptor was left, which the store needs for it"
             self._close()
-            return
-        inherited, self._fds["locks"] = self._fds["locks"], self._child_locks
-        os.close(inherited)
-        self._child_locks = None
 
     def _map_overflow(self, num_overflow: int) -> torch.Tensor:
         length = self._layout.overflow_bytes(num_overflow)
         return _bytes(mmap.mmap(self._fds["file"], length, offset=self._layout.starts()["overflow"]), 0, length)
+
+
+class _Updating:
+    """See `SharedRows.updating`. Not a generator: as `ReadWriteLock.exclusive`."""
+
+    def __init__(self, words: memoryview, locks: int) -> None:
+        self._words, self._locks = words, locks
+
+    def __enter__(self) -> None:
+        try:
+            _lock(self._locks, fcntl.F_WRLCK, _GATE)
+            self._words[_UPDATING] = 1
+            fcntl.flock(self._locks, fcntl.LOCK_EX)
+            if not _lock(self._locks, fcntl.F_WRLCK, _IN_PLACE, wait=False):
+                raise RuntimeError(
+                    "update: want rows that only GPUs of this process read, got rows that GPUs of another process read "
+                    "in place; close the stores there first, or load them there with pin=False"
+                )
+        except BaseException:
+            self._leave()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._leave()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        """May be called again, and whatever it has of the locks."""
+        self._words[_UPDATING] = 0
+        fcntl.flock(self._locks, fcntl.LOCK_UN)
+        for byte in (_IN_PLACE, _GATE):
+            _lock(self._locks, fcntl.F_UNLCK, byte)
 
 
 def _bytes(mapping: mmap.mmap, start: int, length: int) -> torch.Tensor:

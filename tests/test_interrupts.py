@@ -102,6 +102,34 @@ def test_nested() -> None:
     assert reached and all_handlers() == before
 
 
+def test_from_a_moment_on() -> None:
+    """What is left before the outer block ends is left before the handler raises."""
+    before, done = all_handlers(), []
+    with pytest.raises(Interrupt):
+        with uninterrupted(at_once=False) as signals:
+            try:
+                assert all_handlers() == before
+                signals.put_off()
+                signals.put_off()
+                os.kill(os.getpid(), signal.SIGUSR1)
+            finally:
+                done.append("left")
+            done.append("whole")
+    assert done == ["left", "whole"] and all_handlers() == before
+    with uninterrupted(at_once=False):
+        with pytest.raises(Interrupt):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def test_left_unhandled() -> None:
+    before, signals = all_handlers(), uninterrupted()
+    with signals:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert signals.leave_unhandled() == [signal.SIGUSR1]
+        assert all_handlers() == before
+    assert all_handlers() == before
+
+
 def test_a_handler_that_is_set_inside_stays() -> None:
     with uninterrupted():
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)

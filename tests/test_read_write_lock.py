@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import os
 import signal
 import subprocess
@@ -169,7 +170,7 @@ def test_an_interrupt_at_any_line_leaves_the_lock(writes: bool, waits: bool) -> 
 
         def trace(frame: FrameType, event: str, _: object) -> object:
             nonlocal lines
-            entering = frame.f_code.co_name in ("__enter__", "exclusive", "_enqueue")
+            entering = frame.f_code.co_name in ("__enter__", "_enqueue")
             if frame.f_code.co_filename != read_write_lock.__file__ or not entering:
                 return None
             if event == "line" and (frame, frame.f_lineno) not in seen and not entered.is_set():
@@ -204,6 +205,72 @@ def test_an_interrupt_at_any_line_leaves_the_lock(writes: bool, waits: bool) -> 
         assert_free(lock)
         n += 1
     assert n > 8
+    assert_free(lock)
+
+
+def interrupts_at(n: int, names: tuple[str, ...]) -> Callable[[FrameType, str, object], object]:
+    """A trace function that raises KeyboardInterrupt at the n-th moment where the interpreter looks for signals in the
+    functions of these names: after calls and jumps back, and where the functions that they call begin."""
+    moments, last = 0, {}
+
+    def moment() -> None:
+        nonlocal moments
+        moments += 1
+        if moments == n:
+            raise KeyboardInterrupt
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        if frame.f_code.co_filename != read_write_lock.__file__ or frame.f_code.co_name not in names:
+            return None
+        if event == "call":
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            if frame.f_code.co_name not in ("__enter__", "__exit__"):  # at their beginning nobody can help
+                moment()
+        elif event == "opcode":
+            before = last.get(frame)
+            last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if before is not None and (before.startswith("CALL") or before in ("JUMP_BACKWARD", "JUMP_ABSOLUTE")):
+                moment()
+        return trace
+
+    return trace
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("waiter", [None, write, read])
+@pytest.mark.parametrize("writes", [False, True])
+def test_an_interrupt_of_the_leaving_leaves_the_lock(
+    writes: bool, waiter: Callable[[ReadWriteLock], None] | None, nested: bool
+) -> None:
+    lock = ReadWriteLock()
+
+    def stopped_at(n: int) -> bool:
+        hold = lock.exclusive() if writes else lock
+        hold.__enter__()
+        if nested:
+            lock.__enter__()
+        waiting = None if waiter is None else Thread(lambda: waiter(lock))
+        if writes or waiter is write:
+            until_waiting(lock, waiter is not None)
+        sys.settrace(interrupts_at(n, ("__exit__", "_leave", "_back_to", "_grant")))  # type: ignore[arg-type]
+        try:
+            (lock if nested else hold).__exit__(None, None, None)
+            return False
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+            if nested:
+                assert waiting is None or not writes or waiting.is_alive()
+                hold.__exit__(None, None, None)
+            if waiting is not None:
+                waiting.end()
+
+    n = 1
+    while stopped_at(n):
+        assert_free(lock)
+        n += 1
+    assert n > 3
     assert_free(lock)
 
 
@@ -307,15 +374,20 @@ def test_a_fork_inside_of_reading_while_a_writer_waits() -> None:
         until_waiting(lock)
 
         def work() -> None:
-            with lock:  # the writer is not here
+            with lock, lock:  # the writer is not here
                 pass
-            with pytest.raises(RuntimeError, match="wait for itself"):
-                write(lock)
-            Held(lock).leave()
-            mine = Thread(lambda: write(lock))
-            until_waiting(lock)
-            lock.__exit__()  # ends what began in the parent; the other reader is not here
-            mine.end()
+            write(lock)  # nor is the other reader, nor what this thread read
+            with lock.exclusive():
+                pid = os.fork()
+                if pid == 0:
+                    assert_free(lock)
+            if pid == 0:
+                lock.__exit__()  # ends what began two processes before
+                os._exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+            lock.__exit__()  # ends what began in the parent
+            with pytest.raises(RuntimeError, match="left by the thread that entered it"):
+                lock.__exit__()
             assert_free(lock)
 
         in_child(work)
@@ -333,12 +405,11 @@ def test_a_fork_inside_of_writing() -> None:
     until_waiting(lock)
 
     def work() -> None:
-        with lock, lock.exclusive():
-            pass
-        reader = Thread(lambda: read(lock))
-        until_waiting(lock)
+        assert_free(lock)
+        held = Held(lock)
         hold.__exit__(None, None, None)
-        reader.end()
+        assert list(lock._reads.values()) == [1]
+        held.leave()
         assert_free(lock)
 
     in_child(work)
@@ -391,13 +462,50 @@ def test_threads_that_fork_at_the_same_time() -> None:
             with lock:
                 pid = os.fork()
                 if pid == 0:
-                    os._exit(0 if sum(lock._reads.values()) == 1 else 1)
+                    os._exit(0 if not lock._reads else 1)
             assert os.waitpid(pid, 0)[1] == 0
 
     threads = [Thread(fork) for _ in range(2)]
     for thread in threads:
         thread.end()
     assert_free(lock)
+
+
+def test_an_interrupt_while_a_fork_waits() -> None:
+    """The fork takes place, since Python ignores what is raised before it. The interrupt comes afterwards, and nothing
+    is left behind in both processes."""
+    lock, messages = ReadWriteLock(), []
+    writer = Held(lock.exclusive())
+    hook, sys.unraisablehook = sys.unraisablehook, messages.append
+
+    def interrupt() -> None:
+        until_waiting(lock)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.05)
+        writer.leave()
+
+    interrupting, pid = Thread(interrupt), -1
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            pid = os.fork()
+            if pid == 0:
+                status = 1
+                try:
+                    signal.alarm(20)
+                    assert_free(lock)
+                    time.sleep(0.05)  # no interrupt here
+                    status = 0
+                finally:
+                    os._exit(status)
+            while True:
+                time.sleep(0.01)
+    finally:
+        sys.unraisablehook = hook
+    assert os.waitpid(pid, 0)[1] == 0 and not messages
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    interrupting.end()
+    assert_free(lock)
+    in_child(lambda: assert_free(lock))
 
 
 _EXIT = """

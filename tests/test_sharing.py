@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import fcntl
 import gc
 import io
 import multiprocessing
@@ -12,6 +13,7 @@ import signal
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
@@ -28,6 +30,8 @@ from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, PinError, featur
 from ibp_gnn.compressed_rows import CompressedRows
 from ibp_gnn.shared_rows import SharedRows
 from ibp_gnn.store_file import sharing
+from ibp_gnn.store_file.held_rows import FileRows
+from ibp_gnn.store_file.reading import StoreFile
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
@@ -348,36 +352,31 @@ def test_a_worker_killed_while_it_reads_does_not_block_updates() -> None:
     os.close(writing)
 
 
-def test_a_child_forked_while_it_reads_reads_on() -> None:
-    """The owner waits for it, although its parent has left."""
+@pytest.mark.parametrize("forked_from", ["owner", "follower"])
+def test_a_child_forked_while_it_reads_does_not_block_updates(forked_from: str) -> None:
+    """The workers of a loader never leave the block that they were forked in. They follow updates all the same."""
     wanted = fitting()
     store = build(wanted)
     follower = sent(store)
-    go_on, writing = os.pipe()
-    with follower.lock:
-        before = follower.rows
+    forking = store if forked_from == "owner" else follower
+    mine, childs = multiprocessing.Pipe()
 
-        def read() -> None:
-            assert os.read(go_on, 1) == b"x"
-            assert follower.rows is before
-            assert follower.gather(ALL).numpy().tobytes() == wanted.numpy().tobytes()
-            follower.lock.__exit__()
-            got = follower.gather(ALL[:5]).numpy().tobytes()  # waits for the update
-            assert got == raw(5).numpy().tobytes(), "not the new rows"
+    def read() -> None:
+        assert forking.gather(ALL).numpy().tobytes() == wanted.numpy().tobytes()
+        childs.send("read")
+        assert childs.recv() == "updated"
+        assert forking.gather(ALL[:5]).numpy().tobytes() == raw(5).numpy().tobytes()
+        forking.lock.__exit__()  # a child that does leave the block
+        assert forking.gather(ALL[:5]).numpy().tobytes() == raw(5).numpy().tobytes()
 
+    with forking.lock:
         pid = in_child(read)
-    updating = threading.Thread(target=store.update, args=(ALL[:5], raw(5)), daemon=True)
-    updating.start()
-    while not store._shared._words[shared_rows._UPDATING]:  # type: ignore[union-attr]
-        time.sleep(0)
-    updating.join(0.05)
-    assert updating.is_alive()
-    os.write(writing, b"x")
-    updating.join(30)
-    assert os.waitpid(pid, 0)[1] == 0 and not updating.is_alive()
+    assert mine.poll(30) and mine.recv() == "read"
+    with at_most(20):
+        store.update(ALL[:5], raw(5))
+    mine.send("updated")
+    assert os.waitpid(pid, 0)[1] == 0
     assert_bitwise_equal(follower.gather(ALL[:5]), raw(5))
-    os.close(go_on)
-    os.close(writing)
 
 
 def test_forked_children_of_the_owner_follow_it() -> None:
@@ -386,26 +385,22 @@ def test_forked_children_of_the_owner_follow_it() -> None:
     store = build(wanted)
     store._share()
     for hold in (store.lock, store.lock.exclusive()):
+        mine, childs = multiprocessing.Pipe()
+
+        def work(childs: Connection = childs) -> None:
+            assert store.gather(ALL).numpy().tobytes() == wanted.numpy().tobytes()
+            assert "which owns the rows" in _update([store])
+            childs.send("read")
+            assert childs.recv() == "updated"
+            assert store.gather(ALL).numpy().tobytes() == raw().numpy().tobytes()
+
         with hold:
-            go_on, writing = os.pipe()
-
-            def work(go_on: int = go_on) -> None:
-                assert store.gather(ALL).numpy().tobytes() == wanted.numpy().tobytes()
-                assert "which owns the rows" in _update([store])
-                if store.lock._writer is None:
-                    store.lock.__exit__()
-                else:
-                    store.lock._back_to(threading.get_ident(), 0, 0)
-                assert os.read(go_on, 1) == b"x"
-                assert store.gather(ALL).numpy().tobytes() == raw().numpy().tobytes()
-
             pid = in_child(work)
+        assert mine.poll(30) and mine.recv() == "read"
         store.update(ALL, raw())
-        os.write(writing, b"x")
+        mine.send("updated")
         assert os.waitpid(pid, 0)[1] == 0
         store.update(ALL, wanted)
-        os.close(go_on)
-        os.close(writing)
 
 
 # Owners that end
@@ -771,3 +766,99 @@ def test_a_full_shared_memory_is_noticed_before_it_is_written(tmp_path: Path, mo
     assert descriptors() == open_before and not list(folder.iterdir())
     with CompressedFeatureStore.load(path, shared=True) as store:
         assert_bitwise_equal(store.gather(ALL), fitting())
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_a_copy_that_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third process that has opened the copy before it was removed sees that, and makes another one."""
+    folder, path = tmp_path / "shm", tmp_path / "s.ibp"
+    folder.mkdir()
+    monkeypatch.setattr(sharing, "FOLDER", folder)
+    build(fitting()).save(path)
+    store = CompressedFeatureStore.load(path, shared=True)
+    (name,) = folder.iterdir()
+    opened = os.open(name, os.O_RDWR)
+    pid = in_child(lambda: signal.pause())
+    try:
+        store.close()
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)  # raises if the child has the lock
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(opened)
+    assert not list(folder.iterdir())
+
+
+def test_a_copy_that_cannot_be_removed_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, path = tmp_path / "shm", tmp_path / "s.ibp"
+    folder.mkdir()
+    monkeypatch.setattr(sharing, "FOLDER", folder)
+    build(fitting()).save(path)
+    open_before = descriptors()
+    store = CompressedFeatureStore.load(path, shared=True)
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        with pytest.raises(PermissionError):
+            store.close()
+    del store
+    gc.collect()
+    assert descriptors() == open_before
+
+
+# The rows of a file
+
+
+def test_a_child_forked_while_rows_are_read_to_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may be in the middle of it. The child does not wait for that one."""
+    path, reading, go_on = tmp_path / "s.ibp", threading.Event(), threading.Event()
+    build(fitting()).save(path)
+    held = FileRows(StoreFile(path), "mapped")
+    read_rows, pid = held.file.read_rows, os.getpid()
+
+    def slowly() -> CompressedRows:
+        if os.getpid() == pid:
+            reading.set()
+            assert go_on.wait(30)
+        return read_rows()
+
+    monkeypatch.setattr(held.file, "read_rows", slowly)
+    thread = threading.Thread(target=held.to_memory)
+    thread.start()
+    assert reading.wait(30)
+
+    def work() -> None:
+        signal.alarm(10)
+        assert held.to_memory() is held.rows and not held._is_mapped
+
+    child = in_child(work)
+    status = os.waitpid(child, 0)[1]
+    go_on.set()
+    thread.join()
+    assert status == 0
+
+
+def test_rows_that_were_read_in_vain_go(tmp_path: Path) -> None:
+    path = tmp_path / "s.ibp"
+    build(fitting()).save(path)
+    held = FileRows(StoreFile(path), "mapped")
+    mapped = held.rows
+    held.back_to_mapping()  # nothing was read
+    assert held.rows is mapped and not held.is_checked
+    for _ in range(2):
+        read = weakref.ref(held.to_memory().slots)
+        assert held.rows is not mapped and held.is_checked
+        held.back_to_mapping()
+        held.back_to_mapping()
+        gc.collect()
+        assert held.rows is mapped and read() is None and held._is_mapped
+    for place in ("private", "shared"):
+        held = FileRows(StoreFile(path), place)
+        rows = held.to_memory()
+        held.back_to_mapping()
+        assert held.rows is rows
+        held.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from typing import Any, Literal
 
 import torch
@@ -30,6 +31,8 @@ class FileRows:
             self.rows: CompressedRows = self._shared.rows
         else:
             self.rows = file.map_rows() if place == "mapped" else file.read_rows()
+        self._mapped: CompressedRows | None = None  # what `to_memory` has read
+        _all.add(self)
 
     @classmethod
     def again(cls, path: str, identity: tuple[int, ...], place: Place) -> FileRows:
@@ -55,8 +58,16 @@ class FileRows:
         """The rows in memory, where they can be page-locked: what is mapped is read. Raises FormatError."""
         with self._lock:
             if self._is_mapped:
-                self.rows, self._is_mapped, self.is_checked = self.file.read_rows(), False, True
+                read = self.file.read_rows()
+                self._mapped, self.rows, self._is_mapped, self.is_checked = self.rows, read, False, True
         return self.rows
+
+    def back_to_mapping(self) -> None:
+        """Lets go of what `to_memory` has read, where it was mapped before: nobody page-locks it, after all. Nothing
+        happens otherwise."""
+        with self._lock:
+            if self._mapped is not None:
+                self.rows, self._mapped, self._is_mapped = self._mapped, None, True
 
     def close(self) -> None:
         """The rows must not be used any more. Idempotent."""
@@ -67,3 +78,17 @@ class FileRows:
     def __getstate__(self) -> dict[str, Any]:
         """Another process maps what this one maps, or has read to page-lock it."""
         return {"path": os.fspath(self.file.path.absolute()), "identity": self.file.identity, "place": self._place}
+
+    def _reset_in_child(self) -> None:
+        self._lock = threading.Lock()  # another thread may have held it
+
+
+_all: weakref.WeakSet[FileRows] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for rows in list(_all):
+        rows._reset_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -97,12 +97,16 @@ class SharedRows:
 
 def _let_go(fd: int, path: Path, pid: int) -> None:
     """Removes the copy if no other process uses it. In a forked child nothing: it shares its parent's lock."""
-    if os.getpid() == pid:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pass
-        else:
-            if is_at(fd, path):
-                path.unlink()
-    os.close(fd)
+    try:
+        if os.getpid() == pid:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pass
+            else:
+                if is_at(fd, path):
+                    path.unlink()
+            finally:  # a forked child has the descriptor, too, and would keep the lock
+                fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
+        os.close(fd)
