@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import os
-import threading
 import warnings
 import weakref
 from multiprocessing.reduction import ForkingPickler
@@ -16,6 +15,7 @@ import torch
 from . import backend
 from .codec import Codec
 from .compressed_rows import CompressedRows
+from .fork_safe_lock import ForkSafeLock
 from .gpu_gather import GatherStats, GpuGather, MappedRows, ids_on_gpu
 from .interrupts import uninterrupted
 from .pinned import PinError, PinnedRows
@@ -48,7 +48,8 @@ class CompressedFeatureStore:
     captured again then. Rows of a mapped file, or of shared=True, go by the file's name. A process that is forked has
     what was there at the fork, or shares rows that were sent before.
 
-    lock: held (`with store.lock:`) by whoever reads `rows` while another thread may update them.
+    lock: held (`with store.lock:`) by whoever reads `rows` while another thread may update them. A child that is forked
+    inside of it is outside: updates do not wait for it, and what it reads later may be of a later version.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class CompressedFeatureStore:
         self._pinned_by: tuple[int, torch.device | None] = os.getpid(), None  # process, and the GPU it was for
         self._pin_failed = False
         self._on_gpus: dict[torch.device, _OnGpu] = {}
-        self._setup = threading.Lock()  # held to page-lock the rows, and to plan for a GPU, in the presence of readers
+        self._setup = ForkSafeLock()  # held to page-lock the rows, and to plan for a GPU, in the presence of readers
         self._writable = writable
         self._writer: RowWriter | None = None  # from the first update on
         self._version = 0
@@ -232,14 +233,15 @@ class CompressedFeatureStore:
             return
         new = self.codec.compress(rows, slot_bytes=held.slot_bytes).to("cpu")
         lead_bytes = least_lead_bytes(self.codec, rows, held.slot_bytes)
-        with self.lock.exclusive(), self._apart_from_processes():
-            self._replace(ids, new, lead_bytes)
+        # A signal's handler that raises, Ctrl-C for one, may do so until the writing begins; then after all is done.
+        with uninterrupted(at_once=False) as signals, self.lock.exclusive(), self._apart_from_processes():
+            self._replace(ids, new, lead_bytes, signals)
 
     def _apart_from_processes(self) -> contextlib.AbstractContextManager[None]:
         _ = self._held  # raises if another thread has closed the store meanwhile
         return contextlib.nullcontext() if self._shared is None else self._shared.updating()
 
-    def _replace(self, ids: torch.Tensor, new: CompressedRows, lead_bytes: int) -> None:
+    def _replace(self, ids: torch.Tensor, new: CompressedRows, lead_bytes: int, signals: uninterrupted) -> None:
         """ids: int64 [n] on the CPU; new: their rows, on the CPU; lead_bytes: what they need at least. The lock is held
         alone. First comes all that may fail, then the writing, which is undone if it fails, then what cannot fail."""
         held = self._held
@@ -271,29 +273,29 @@ class CompressedFeatureStore:
             raise
         # What old plans and page-locks hold is let go of at the end: that may wait for a GPU.
         before = self._pinned, [remap.gather.plan for remap in remaps], [cache.plan for cache in caches]
-        with uninterrupted():
-            if shared is not None:
-                shared.begin_write()
-            try:
-                write_all(overwrites)
-            except BaseException as error:
-                if isinstance(error, UndoError):
-                    self._torn = f"this CompressedFeatureStore cannot be used any more: in an update, {error}"
-                else:
-                    if shared is not None:
-                        shared.undo_write()
-                    if pinned is not None and pinned is not self._pinned:
-                        pinned.overflow.close()
-                raise
-            writer.commit(patch)
-            self._writer, self._rows, self._pinned, self._lead_bytes = writer, patch.rows, pinned, lead_bytes
-            for remap in remaps:
-                remap.commit()
-            for cache, of_cache in zip(caches, of_caches, strict=True):
-                cache.commit_update(of_cache)
-            self._version += 1
-            if shared is not None:
-                shared.end_write(patch.rows, lead_bytes)
+        signals.put_off()
+        if shared is not None:
+            shared.begin_write()
+        try:
+            write_all(overwrites)
+        except BaseException as error:
+            if isinstance(error, UndoError):
+                self._torn = f"this CompressedFeatureStore cannot be used any more: in an update, {error}"
+            else:
+                if shared is not None:
+                    shared.undo_write()
+                if pinned is not None and pinned is not self._pinned:
+                    pinned.overflow.close()
+            raise
+        writer.commit(patch)
+        self._writer, self._rows, self._pinned, self._lead_bytes = writer, patch.rows, pinned, lead_bytes
+        for remap in remaps:
+            remap.commit()
+        for cache, of_cache in zip(caches, of_caches, strict=True):
+            cache.commit_update(of_cache)
+        self._version += 1
+        if shared is not None:
+            shared.end_write(patch.rows, lead_bytes)
         del before
         if self._file_rows is not None:  # the rows were read from it, and are no longer the same
             self._file_rows.close()
@@ -412,7 +414,6 @@ class CompressedFeatureStore:
             return True
         if self._pin is False or self._pin_failed:
             return False
-        self._check_process()  # another thread of the parent may have had this lock at the fork
         with self._setup:
             if self._pinned is not None or self._pin_failed:  # by another thread
                 return self._pinned is not None

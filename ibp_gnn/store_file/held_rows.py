@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
-import weakref
 from typing import Any, Literal
 
 import torch
 
 from ..compressed_rows import CompressedRows
+from ..fork_safe_lock import ForkSafeLock
 from .header import FormatError
 from .reading import StoreFile
 from .sharing import SharedRows
@@ -24,7 +23,7 @@ class FileRows:
         """Raises FormatError and OSError."""
         self.file, self._place = file, place
         self._shared = SharedRows(file) if place == "shared" else None
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._is_mapped = place == "mapped"
         self.is_checked = not self._is_mapped
         if self._shared is not None:
@@ -32,7 +31,6 @@ class FileRows:
         else:
             self.rows = file.map_rows() if place == "mapped" else file.read_rows()
         self._mapped: CompressedRows | None = None  # what `to_memory` has read
-        _all.add(self)
 
     @classmethod
     def again(cls, path: str, identity: tuple[int, ...], place: Place) -> FileRows:
@@ -78,17 +76,3 @@ class FileRows:
     def __getstate__(self) -> dict[str, Any]:
         """Another process maps what this one maps, or has read to page-lock it."""
         return {"path": os.fspath(self.file.path.absolute()), "identity": self.file.identity, "place": self._place}
-
-    def _reset_in_child(self) -> None:
-        self._lock = threading.Lock()  # another thread may have held it
-
-
-_all: weakref.WeakSet[FileRows] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for rows in list(_all):
-        rows._reset_in_child()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
