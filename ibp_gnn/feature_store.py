@@ -76,7 +76,7 @@ class CompressedFeatureStore:
         self._pin = pin
         self._pinned: PinnedRows | None = None
         self._pinned_by: tuple[int, torch.device | None] = os.getpid(), None  # process, and the GPU it was for
-        self._pin_failed = False
+        self._pin_failed: str | None = None  # why
         self._on_gpus: dict[torch.device, _OnGpu] = {}
         self._setup = ForkSafeLock()  # held to page-lock the rows, and to plan for a GPU, in the presence of readers
         self._writable = writable
@@ -370,7 +370,7 @@ class CompressedFeatureStore:
         Raises RuntimeError if they are not page-locked."""
         self._check_process()
         if not self._pin_now(device) or self._pinned is None:
-            raise RuntimeError("the store's rows are not page-locked (pin=False, or it failed: see the warning)")
+            raise RuntimeError(f"the store's rows are not page-locked: {self._pin_failed or 'pin=False'}")
         return MappedRows.pinned(self._pinned, self.rows.bitmask.to(device))
 
     def add_cache(self, cache: CompressedGPUCache) -> None:
@@ -429,7 +429,7 @@ class CompressedFeatureStore:
                     self._shared.end_read_in_place()
                 if self._pin is True:
                     raise
-                self._pin_failed = True
+                self._pin_failed = str(error)
                 what = f"{error}. Gathers to a GPU copy through a staging buffer, which is slower."
                 warnings.warn(what, stacklevel=4)
                 return False

@@ -62,9 +62,10 @@ sanitize() {
 }
 if command -v compute-sanitizer >/dev/null; then
   some="widths_with_overflow or given_ids or order_of_fetching or (any_hint and inplace and (128 or 1500) and float32)"
+  more="moves_only or damaged or out_of_range_give_zeros or change_while or (in_flight and prefix and drop)"
+  more+=" or (random_damage and 300 and float32) or (random_damage and 128 and bfloat16 and inplace)"
   start memcheck env PYTORCH_NO_CUDA_MEMORY_CACHING=1 bash -c "$(declare -f sanitize); python=$python; sanitize memcheck \
-    -k '$some or moves_only or damaged or out_of_range_give_zeros or change_while or (in_flight and prefix and drop) or
-      (random_damage and 300 and float32) or (random_damage and 128 and bfloat16 and inplace)'"
+    -k '$some or $more'"
   start racecheck bash -c "$(declare -f sanitize); python=$python; sanitize racecheck -k '$some'"
 fi
 for name in "${!running[@]}"; do

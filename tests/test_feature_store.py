@@ -342,7 +342,7 @@ def test_pinning_that_fails_warns_and_still_works(monkeypatch: pytest.MonkeyPatc
 def test_rows_still_arrive_when_pinning_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = mixed_rows(torch.float32, 50, 400)
 
-    def refuse(self: object, rows: object) -> None:
+    def refuse(self: object, *_: object, **__: object) -> None:
         raise PinError("could not page-lock")
 
     monkeypatch.setattr(pinned.PinnedRows, "__init__", refuse)

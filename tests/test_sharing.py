@@ -683,7 +683,8 @@ def test_rows_that_gpus_read_move_and_are_updated() -> None:
                     results.append(source.gather(ALL.cuda()))
             if step == 1:
                 follower = sent(store)  # under the gathers
-            for got in results:
+            for got, stream in zip(results, streams, strict=True):
+                stream.synchronize()
                 assert_bitwise_equal(got.cpu(), wanted)
             new = raw(100, seed=step)
             store.update(ALL[step * 60 : step * 60 + 100][: ROWS - step * 60], new[: ROWS - step * 60])

@@ -198,7 +198,10 @@ struct GatherPlan {
   }
   GatherPlan(GatherPlan&&) = default;
   ~GatherPlan() {
-    if (uses) Wait(false);  // null after a move
+    if (!uses) return;  // moved from
+    Wait(false);
+    // A forked child has no CUDA: some of torch's allocators end the process that frees memory there.
+    if (uses->OfAnotherProcess()) owners.release();
   }
 
   void Wait(bool replays_too) {

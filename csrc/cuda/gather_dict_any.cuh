@@ -60,6 +60,7 @@ struct AnyDictDecoder {
     auto fetch_up_to = [&](int32_t payload_bytes) {
       const int32_t end = RoundUp(skew + payload_bytes, kLoadBytes);
       if (end <= have || bytes == first.base) return;
+      __syncwarp();  // whole words were read, beyond what was there, too
       if (end <= window_bytes) {
         for (int32_t at = have + lane * kLoadBytes; at < end; at += kWarpSize * kLoadBytes) {
           *reinterpret_cast<uint4*>(first.shared + at) = *reinterpret_cast<const uint4*>(first.base + at);

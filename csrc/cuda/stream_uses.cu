@@ -75,7 +75,9 @@ bool IsCapturing(cudaStream_t stream) {
 class StreamUses::Event {
  public:
   Event() { IBP_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
-  ~Event() { cudaEventDestroy(event_); }
+  ~Event() {
+    if (getpid() == process_) cudaEventDestroy(event_);
+  }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
@@ -89,6 +91,7 @@ class StreamUses::Event {
 
  private:
   cudaEvent_t event_ = nullptr;
+  const int process_ = getpid();
 };
 
 StreamUses::StreamUses(int device) : device_(device), process_(getpid()) {}
@@ -119,8 +122,10 @@ void StreamUses::Record(cudaStream_t stream) {
   }
 }
 
+bool StreamUses::OfAnotherProcess() const { return getpid() != process_; }
+
 void StreamUses::Wait(bool replays_too) {
-  if (getpid() != process_) return;
+  if (OfAnotherProcess()) return;
   std::vector<Use> uses;
   bool device_too = false;
   {

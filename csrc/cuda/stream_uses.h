@@ -42,6 +42,8 @@ class StreamUses {
   // earlier work reach whoever uses the device next. Replays that are under way are waited for, too, if so asked: that
   // waits for the whole device, which is not allowed while another graph is captured.
   void Wait(bool replays_too);
+  // Whether this is a forked child of the process that made it.
+  bool OfAnotherProcess() const;
 
  private:
   class Event;
