@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from ibp_gnn import Codec, CompressedFeatureStore, CompressedGPUCache, FormatError
+from ibp_gnn.gpu_gather import GpuGather
+from ibp_gnn.rows import to_bytes
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
 
 pytestmark = pytest.mark.cuda
@@ -87,17 +89,18 @@ def test_random_damage(dtype: torch.dtype, width: int, kind: str, layout: str) -
 def test_any_hint_gives_the_same_rows(dtype: torch.dtype, width: int, kind: str, layout: str) -> None:
     """lead_bytes of a file may be anything up to the length of a slot."""
     rows = make_rows(dtype, width, kind, width)
-    ids = torch.randint(0, ROWS, (3000,))
+    ids, device = torch.randint(0, ROWS, (3000,)), torch.device("cuda", torch.cuda.current_device())
     with CompressedFeatureStore.build(rows, "dict", layout=layout, progress=False) as store:
         usual, longest = store.lead_bytes, store.slot_bytes
+        mapped, first_half = store.mapped_rows(device), store.rows.select(torch.arange(ROWS // 2), device)
         hints = {0, 1, 16, usual // 2, usual - 40, usual - 8, usual - 1, usual, usual + 1, longest}
         for hint in sorted(one for one in hints if 0 <= one <= longest):
-            other = CompressedFeatureStore(store.codec, store.rows, hint)
-            cache = CompressedGPUCache(other, f"{ROWS // 2} rows")
-            for source in (other, cache):
-                assert_bitwise_equal(source.gather(ids, device="cuda").cpu(), rows[ids])
-                source.check()
-            other.close()
+            for cache in (None, first_half):
+                gather = GpuGather(store.codec, device, mapped, lead_bytes=hint, cache=cache)
+                out = torch.full((len(ids), width), float("nan"), dtype=dtype, device=device)
+                gather.gather(ids.to(device), to_bytes(out))
+                gather.check()
+                assert_bitwise_equal(out.cpu(), rows[ids])
 
 
 @pytest.mark.parametrize("bad", [-1, -(2**31), ROWS, 2**31 - 1])
