@@ -57,7 +57,9 @@ def main() -> None:
     for turn in range(arguments.turns):
         for name in ("before", "after") if turn % 2 == 0 else ("after", "before"):
             turns[name].append(run_version(getattr(arguments, name)))
-    record: dict[str, Any] = {"benchmark": "versions", "gpu": torch.cuda.get_device_name(), "turns": turns, "ratio": {}}
+    record: dict[str, Any] = {"benchmark": "versions", "gpu": torch.cuda.get_device_name(), "unit": "microseconds"}
+    record |= {name: commit_of(getattr(arguments, name)) for name in turns}
+    record |= {"ratio": {}, "turns": turns}
     print(f"{'case':40} {'before':>10} {'after':>10}  after / before")
     for case in turns["before"][0]:
         best = {name: min(turn[case] for turn in turns[name]) for name in turns}
@@ -65,6 +67,12 @@ def main() -> None:
         print(f"{case:40} {best['before']:10.1f} {best['after']:10.1f}  {record['ratio'][case]:.3f}")
     if arguments.json:
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def commit_of(tree: Path) -> str:
+    """ "unknown" where the tree is no git checkout."""
+    run = subprocess.run(["git", "-C", str(tree), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return run.stdout.strip() or "unknown"
 
 
 def run_version(tree: Path) -> dict[str, float]:
