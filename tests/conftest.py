@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -17,6 +18,10 @@ from page_locking import Registers
 from ibp_gnn import Codec, _native
 from ibp_gnn.forms import IbpForm
 from ibp_gnn.rows import dtype_from_name
+
+# What a shell starts in the background ignores Ctrl-C, which some tests send.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 
