@@ -14,36 +14,36 @@ from .integrations import dgl_compat
 
 if TYPE_CHECKING:
     from ._native import FormatError
-    from .codec import Codec, CodecReport
-    from .compressed_rows import CompressedRows
-    from .feature_store import CompressedFeatureStore
-    from .gpu_cache import CompressedGPUCache
-    from .gpu_gather import GatherStats
-    from .pinned import PinError
-    from .prefetch import Prefetcher
-    from .row_source import RowSource
-    from .shared_budget import share_budget
+    from .codec.codec import Codec, CodecReport
+    from .codec.compressed_rows import CompressedRows
+    from .codec.gather import GatherStats
+    from .gpu.budget import share_budget
+    from .gpu.cache import CompressedGPUCache
+    from .gpu.prefetch import Prefetcher
+    from .store.feature_store import CompressedFeatureStore
+    from .store.pinned import PinError
+    from .store.row_source import RowSource
 
 __version__ = "0.1.0"
 
 _LAZY_NAMES = {
-    "Codec": ".codec",
-    "CodecReport": ".codec",
-    "CompressedFeatureStore": ".feature_store",
-    "CompressedGPUCache": ".gpu_cache",
-    "CompressedRows": ".compressed_rows",
+    "Codec": ".codec.codec",
+    "CodecReport": ".codec.codec",
+    "CompressedFeatureStore": ".store.feature_store",
+    "CompressedGPUCache": ".gpu.cache",
+    "CompressedRows": ".codec.compressed_rows",
     "FeatureStore": ".graphbolt",
     "FormatError": "._native",
-    "GatherStats": ".gpu_gather",
-    "PinError": ".pinned",
-    "Prefetcher": ".prefetch",
-    "RowSource": ".row_source",
+    "GatherStats": ".codec.gather",
+    "PinError": ".store.pinned",
+    "Prefetcher": ".gpu.prefetch",
+    "RowSource": ".store.row_source",
     "attach": ".integrations.dgl_classic",
     "detach": ".integrations.dgl_classic",
     "fetch": ".integrations.dgl_classic",
-    "share_budget": ".shared_budget",
+    "share_budget": ".gpu.budget",
 }
-_LAZY_MODULES = ("graphbolt", "pyg")  # public, but not in __all__: few environments have both
+_LAZY_MODULES = ("graphbolt", "hotness", "pyg")  # public, but not in __all__: few environments have all of them
 
 __all__ = [
     "Codec",

@@ -30,9 +30,9 @@ from bench_cache_parts.tables import policies_table, rows_table, summary_lines
 from bench_cache_parts.traces import Structure, load_structure, sample_trace
 from tqdm import tqdm
 
+from ibp_gnn.command.plots import require_matplotlib
 from ibp_gnn.config import load, to_dict
-from ibp_gnn.plots import require_matplotlib
-from ibp_gnn.row_order import hottest_first
+from ibp_gnn.store.order import hottest_first
 from ibp_gnn.training.record import git_commit, hardware, versions
 
 

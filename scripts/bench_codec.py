@@ -31,9 +31,9 @@ from bench_codec_parts.sizes import measure_sizes
 from bench_codec_parts.tables import tables
 from tqdm import tqdm
 
+from ibp_gnn.codec.values import dtype_from_name
+from ibp_gnn.command.plots import require_matplotlib
 from ibp_gnn.config import load, to_dict
-from ibp_gnn.plots import require_matplotlib
-from ibp_gnn.rows import dtype_from_name
 from ibp_gnn.training import record as record_module
 from ibp_gnn.training.record import git_commit, hardware, versions
 

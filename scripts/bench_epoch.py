@@ -31,8 +31,8 @@ from bench_parts.uncompressed import RawCache
 
 from ibp_gnn import CompressedFeatureStore
 from ibp_gnn import config as config_module
+from ibp_gnn.command.plots import require_matplotlib
 from ibp_gnn.config import to_dict
-from ibp_gnn.plots import require_matplotlib
 from ibp_gnn.training import record as record_module
 from ibp_gnn.training.loop import pick_device
 from ibp_gnn.training.seeding import use_deterministic_algorithms

@@ -24,8 +24,8 @@ from bench_gather_parts.wholegraph import WholeGraph, version
 
 from ibp_gnn import _native
 from ibp_gnn import config as config_module
+from ibp_gnn.command.plots import require_matplotlib
 from ibp_gnn.config import to_dict
-from ibp_gnn.plots import require_matplotlib
 from ibp_gnn.training import record as record_module
 
 

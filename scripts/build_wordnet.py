@@ -19,14 +19,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from ibp_gnn.datasets.wordnet import (
-    NUM_CLASSES,
-    SPLIT_TEST,
-    SPLIT_TRAIN,
-    SPLIT_VAL,
-    WORDNET_FILE,
-    find_glove_data,
-)
+from ibp_gnn.datasets.wordnet import NUM_CLASSES, SPLIT_TEST, SPLIT_TRAIN, SPLIT_VAL, WORDNET_FILE, find_glove_data
 
 # Nodes are numbered in this order of files, then in the order of lines.
 PARTS_OF_SPEECH = ("noun", "verb", "adj", "adv")

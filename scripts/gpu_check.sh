@@ -58,7 +58,7 @@ sanitize() {
   local tool=$1
   shift
   compute-sanitizer --tool "$tool" --error-exitcode 1 --print-limit 5 "$python" -m pytest -q -rf -m cuda \
-    -p no:cacheprovider tests/test_feature_store.py tests/test_gpu_cache.py tests/gpu "$@"
+    -p no:cacheprovider tests/store/test_feature_store.py tests/gpu "$@"
 }
 if command -v compute-sanitizer >/dev/null; then
   some="widths_with_overflow or given_ids or order_of_fetching or (any_hint and inplace and (128 or 1500) and float32)"

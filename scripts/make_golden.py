@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the golden vectors, tests/golden/*.npz and tests/golden/dict/*.npz, with the oracle (ibp_gnn/reference.py and
-ibp_gnn/reference_dict.py).
+"""Writes the golden vectors, tests/golden/*.npz and tests/golden/dict/*.npz, with the oracle (ibp_gnn/testing/oracle.py
+and oracle_dict.py).
 
 They pin version 2 of the byte format (csrc/core/format.h, csrc/core/dict_layout.h): every backend must write and read
 exactly these bytes. Run this only when the format's version changes; tests fail if the files differ from what it would
@@ -16,10 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ibp_gnn import reference, reference_dict
-from ibp_gnn.reference_dict import Cut
-from ibp_gnn.rows import dtype_from_name, to_bytes
-from ibp_gnn.testing import special_rows
+from ibp_gnn.codec.values import dtype_from_name, to_bytes
+from ibp_gnn.testing import oracle, oracle_dict, special_rows
+from ibp_gnn.testing.oracle_dict import Cut
 
 GOLDEN_FOLDER = Path(__file__).resolve().parents[1] / "tests" / "golden"
 DICT_GOLDEN_FOLDER = GOLDEN_FOLDER / "dict"
@@ -93,10 +92,10 @@ def make_vector(case: Case) -> dict[str, np.ndarray]:
     """Everything that a test needs, by name."""
     rows = to_bytes(special_rows(dtype_from_name(case.dtype), case.width, case.kind, n=NUM_ROWS)).numpy()
     row_bytes = rows.shape[1]
-    mask, bitval = reference.invariant_bits(reference.count_ones(rows), len(rows), case.threshold)
+    mask, bitval = oracle.invariant_bits(oracle.count_ones(rows), len(rows), case.threshold)
     chunk_bits = case.word_bits * case.words_per_chunk
     slot_bytes = row_bytes if case.slot_share == 1 else int(case.slot_share * row_bytes) // 4 * 4
-    encoded = reference.encode(rows, mask, bitval, chunk_bits, slot_bytes)
+    encoded = oracle.encode(rows, mask, bitval, chunk_bits, slot_bytes)
     return {
         "format_version": np.array(FORMAT_VERSION),
         "dtype": np.array(case.dtype),
@@ -108,7 +107,7 @@ def make_vector(case: Case) -> dict[str, np.ndarray]:
         "rows": rows,
         "mask": mask,
         "bitval": bitval,
-        "payload_bytes": reference.measure(rows, mask, bitval, chunk_bits),
+        "payload_bytes": oracle.measure(rows, mask, bitval, chunk_bits),
         "slots": encoded.slots,
         "bitmask": encoded.bitmask,
         "overflow": encoded.overflow,
@@ -120,7 +119,7 @@ def make_dict_vector(case: DictCase) -> dict[str, np.ndarray]:
     value_bits = 8 * dtype_from_name(case.dtype).itemsize
     values = rows.view(f"<u{value_bits // 8}")
     values[:-1] &= values.dtype.type((1 << value_bits) - (1 << case.trim_bits))
-    form = reference_dict.make_form(
+    form = oracle_dict.make_form(
         rows,
         value_bits,
         case.cut,
@@ -131,14 +130,14 @@ def make_dict_vector(case: DictCase) -> dict[str, np.ndarray]:
     )
     row_bytes = rows.shape[1]
     slot_bytes = row_bytes if case.slot_share == 1 else int(case.slot_share * row_bytes) // 4 * 4
-    encoded = reference_dict.encode(rows, form, slot_bytes)
+    encoded = oracle_dict.encode(rows, form, slot_bytes)
     return {
         "format_version": np.array(FORMAT_VERSION),
         "dtype": np.array(case.dtype),
         **{field.name: np.asarray(getattr(form, field.name)) for field in dataclasses.fields(form)},
         "slot_bytes": np.array(slot_bytes),
         "rows": rows,
-        "payload_bytes": reference_dict.measure(rows, form),
+        "payload_bytes": oracle_dict.measure(rows, form),
         "slots": encoded.slots,
         "bitmask": encoded.bitmask,
         "overflow": encoded.overflow,

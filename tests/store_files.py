@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from ibp_gnn.store_file.header import PREAMBLE_BYTES
+from ibp_gnn.store.file.header import PREAMBLE_BYTES
 
 
 def rewrite(path: Path, change: Callable[[dict], object]) -> None:

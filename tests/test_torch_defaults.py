@@ -13,10 +13,12 @@ import pytest
 import torch
 
 import ibp_gnn
-from ibp_gnn import Codec, CompressedFeatureStore, hotness, row_order
-from ibp_gnn.analysis import analyze
+from ibp_gnn import Codec, CompressedFeatureStore
+from ibp_gnn.command.analysis import analyze
 from ibp_gnn.datasets import load_dataset
-from ibp_gnn.shared_budget import plan_caches
+from ibp_gnn.gpu import hotness
+from ibp_gnn.gpu.budget import plan_caches
+from ibp_gnn.store import order
 from ibp_gnn.testing import assert_bitwise_equal
 from ibp_gnn.training.store_builder import StoreBuilder
 
@@ -84,7 +86,7 @@ def save_and_load(folder: Path) -> list[torch.Tensor]:
 
 @step
 def build_a_file(folder: Path) -> list[torch.Tensor]:
-    from ibp_gnn.cli import main
+    from ibp_gnn.command.cli import main
 
     np.save(folder / "x.npy", FLOATS.numpy())
     assert main(["build", str(folder / "x.npy"), str(folder / "x.ibp")]) == 0
@@ -123,9 +125,9 @@ def policies(_: Path) -> list[torch.Tensor]:
         hotness.presample([IDS, (NEW_IDS, None)], N),
         hotness.reverse_pagerank(src, dst, N, NEW_IDS),
         hotness.reverse_pagerank(src, dst, N),
-        row_order.hottest_first(HOTNESS, N),
-        row_order.hottest_first(HOTNESS.tolist(), N),
-        row_order.slots_of(ORDER, N),
+        order.hottest_first(HOTNESS, N),
+        order.hottest_first(HOTNESS.tolist(), N),
+        order.slots_of(ORDER, N),
     ]
 
 

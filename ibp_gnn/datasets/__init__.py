@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from ibp_gnn.array_files import load_rows
-from ibp_gnn.datasets.arrays import load_arrays
-from ibp_gnn.datasets.as_tensors import share_memory
-from ibp_gnn.datasets.hetero_dataset import HeteroNodeDataset
-from ibp_gnn.datasets.mag240m import load_mag240m
-from ibp_gnn.datasets.node_dataset import DatasetError, NodeDataset
-from ibp_gnn.datasets.ogb import OGB_NAMES, load_ogb, load_ogb_folder
-from ibp_gnn.datasets.synthetic import SHAPES, load_synthetic
-from ibp_gnn.datasets.wordnet import WORDNET_FEATURES, load_wordnet
+from ..command.array_files import load_rows
+from .arrays import load_arrays
+from .as_tensors import share_memory
+from .hetero_dataset import HeteroNodeDataset
+from .mag240m import load_mag240m
+from .node_dataset import DatasetError, NodeDataset
+from .ogb import OGB_NAMES, load_ogb, load_ogb_folder
+from .synthetic import SHAPES, load_synthetic
+from .wordnet import WORDNET_FEATURES, load_wordnet
 
 __all__ = [
     "DATASET_NAMES",

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ibp_gnn.array_files import load_rows
-from ibp_gnn.datasets.as_tensors import class_labels, edge_tensors, node_ids, share_memory
-from ibp_gnn.datasets.node_dataset import DatasetError, NodeDataset
+from ..command.array_files import load_rows
+from .as_tensors import class_labels, edge_tensors, node_ids, share_memory
+from .node_dataset import DatasetError, NodeDataset
 
 GRAPH_FILE = "graph.npz"
 GRAPH_ARRAYS = ("edge_index", "labels", "train", "val", "test")

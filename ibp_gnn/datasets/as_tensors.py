@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ibp_gnn.datasets.node_dataset import UNLABELED, DatasetError
+from .node_dataset import UNLABELED, DatasetError
 
 
 def share_memory(array: np.ndarray) -> Tensor:

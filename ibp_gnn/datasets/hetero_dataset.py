@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ibp_gnn.datasets.node_dataset import check_edges, check_int64, check_split
+from .node_dataset import check_edges, check_int64, check_split
 
 if TYPE_CHECKING:
     import dgl
@@ -84,6 +84,6 @@ class HeteroNodeDataset:
 
     def to_dgl(self) -> dgl.DGLGraph:
         """Returns the graph on the CPU, without features, labels or masks. Raises ImportError without DGL."""
-        from ibp_gnn.integrations.dgl_compat import import_dgl
+        from ..integrations.dgl_compat import import_dgl
 
         return import_dgl().heterograph(dict(self.edges), num_nodes_dict=dict(self.num_nodes_of))

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ibp_gnn.datasets.as_tensors import class_labels, edge_tensors, node_ids, share_memory
-from ibp_gnn.datasets.node_dataset import DatasetError, NodeDataset
-from ibp_gnn.datasets.ogb_package import load_torch_file
+from .as_tensors import class_labels, edge_tensors, node_ids, share_memory
+from .node_dataset import DatasetError, NodeDataset
+from .ogb_package import load_torch_file
 
 FOLDER = "mag240m_kddcup2021"
 DOWNLOAD = "python -c 'from ogb.lsc import MAG240MDataset; MAG240MDataset(\"ROOT\")'"

@@ -66,7 +66,7 @@ class NodeDataset:
     def to_dgl(self) -> dgl.DGLGraph:
         """Returns the graph on the CPU, without features, labels or masks. Raises ImportError without DGL."""
         # Imported here, so that reading a data set never needs DGL.
-        from ibp_gnn.integrations.dgl_compat import import_dgl
+        from ..integrations.dgl_compat import import_dgl
 
         return import_dgl().graph((self.src, self.dst), num_nodes=self.num_nodes)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ibp_gnn.datasets import ogb_files, ogb_package
-from ibp_gnn.datasets.as_tensors import class_labels, edge_tensors, node_ids, share_memory
-from ibp_gnn.datasets.hetero_dataset import HeteroNodeDataset
-from ibp_gnn.datasets.node_dataset import DatasetError, NodeDataset
+from . import ogb_files, ogb_package
+from .as_tensors import class_labels, edge_tensors, node_ids, share_memory
+from .hetero_dataset import HeteroNodeDataset
+from .node_dataset import DatasetError, NodeDataset
 
 OGB_NAMES = ("ogbn-arxiv", "ogbn-mag", "ogbn-papers100M", "ogbn-products")
 META_FILE = "meta_dict.pt"

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from ibp_gnn.datasets.hetero_dataset import EdgeType
-from ibp_gnn.datasets.node_dataset import DatasetError
-from ibp_gnn.datasets.npz_map import map_npz_array
-from ibp_gnn.datasets.ogb_package import import_ogb, load_torch_file, quiet_ogb
+from .hetero_dataset import EdgeType
+from .node_dataset import DatasetError
+from .npz_map import map_npz_array
+from .ogb_package import import_ogb, load_torch_file, quiet_ogb
 
 # How the one node type and the one edge type of a homogeneous graph are called here.
 NODE = "node"

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ibp_gnn.datasets.node_dataset import DatasetError
-from ibp_gnn.integrations.ogb_import import without_version_check
+from ..integrations.ogb_import import without_version_check
+from .node_dataset import DatasetError
 
 OGB_REQUIREMENT = "ibp-gnn[ogb]"
 _TIMEOUT_SECONDS = 30.0

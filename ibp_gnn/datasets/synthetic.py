@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ibp_gnn.datasets.node_dataset import DatasetError, NodeDataset
+from .node_dataset import DatasetError, NodeDataset
 
 KEPT_MANTISSA_BITS = 3
 """float32 so gets 20 random bits of 23, float16 7 of 10, bfloat16 4 of 7."""

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ibp_gnn.datasets.node_dataset import DatasetError, NodeDataset
+from .node_dataset import DatasetError, NodeDataset
 
 WORDNET_FILE = Path(__file__).parent / "data" / "wordnet.npz"
 NUM_CLASSES = 45

@@ -32,8 +32,8 @@ from typing import Any
 
 import torch
 
-from ibp_gnn.integrations.dgl_compat import import_dgl
-from ibp_gnn.row_source import RowSource
+from ..store.row_source import RowSource
+from .dgl_compat import import_dgl
 
 import_dgl()  # before the first import from dgl, which may fail without it
 from dgl import DGLError, DGLGraph  # noqa: E402

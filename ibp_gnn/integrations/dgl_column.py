@@ -18,9 +18,8 @@ from typing import Any
 
 import torch
 
-from ibp_gnn.integrations.dgl_compat import import_dgl
-from ibp_gnn.row_source import RowSource
-
+from ..store.row_source import RowSource
+from .dgl_compat import import_dgl
 from .feature_tensor import FeatureTensor, KeptRows
 from .sources import TensorRows
 

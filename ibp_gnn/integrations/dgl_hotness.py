@@ -1,4 +1,4 @@
-"""Hotness of the nodes of a DGLGraph, also of a heterograph; see ibp_gnn/hotness.py for the policies.
+"""Hotness of the nodes of a DGLGraph, also of a heterograph; see ibp_gnn/gpu/hotness.py for the policies.
 
 `presample` needs no graph: give `ibp_gnn.hotness.presample` the DataLoader itself.
 """
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from ibp_gnn import hotness
+from ..gpu import hotness
 
 
 def graph_hotness(

@@ -27,11 +27,13 @@ from typing import Any, cast
 
 import torch
 
-from ibp_gnn.codec import Codec
-from ibp_gnn.feature_store import CompressedFeatureStore, Layout
-from ibp_gnn.gpu_cache import CompressedGPUCache
-from ibp_gnn.integrations.dgl_compat import graphbolt_is_native, import_dgl
-from ibp_gnn.integrations.sources import (
+from ..codec.codec import Codec
+from ..codec.values import resolve_device
+from ..gpu.cache import CompressedGPUCache
+from ..store.feature_store import CompressedFeatureStore, Layout
+from ..store.row_source import RowSource
+from .dgl_compat import graphbolt_is_native, import_dgl
+from .sources import (
     TensorRows,
     as_tensor,
     can_compress,
@@ -43,8 +45,6 @@ from ibp_gnn.integrations.sources import (
     store_of,
     write_rows,
 )
-from ibp_gnn.row_source import RowSource
-from ibp_gnn.rows import resolve_device
 
 dgl = import_dgl()
 from dgl import graphbolt as gb  # noqa: E402
@@ -377,7 +377,7 @@ def _collect(features: Any) -> dict[FeatureKey, Any]:
 
 def _of_graph(graph: Any) -> dict[FeatureKey, Any]:
     """The features of a DGLGraph; for one that is attached, its source."""
-    from ibp_gnn.integrations.dgl_classic import SourceColumn
+    from .dgl_classic import SourceColumn
 
     homogeneous = len(graph.ntypes) == 1 and len(graph.etypes) == 1
     frames = [("node", ntype, frame) for ntype, frame in zip(graph.ntypes, graph._node_frames, strict=True)]

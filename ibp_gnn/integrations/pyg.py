@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ibp_gnn.codec import Codec
-from ibp_gnn.feature_store import Layout
-from ibp_gnn.integrations.sources import have_form, hold, is_array, is_source, replace_rows, write_rows
-from ibp_gnn.row_source import RowSource
-from ibp_gnn.rows import as_ids
+from ..codec.codec import Codec
+from ..codec.values import as_ids
+from ..store.feature_store import Layout
+from ..store.row_source import RowSource
+from .sources import have_form, hold, is_array, is_source, replace_rows, write_rows
 
 try:
     from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr

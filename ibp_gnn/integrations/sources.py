@@ -7,11 +7,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ibp_gnn.codec import Codec
-from ibp_gnn.feature_store import CompressedFeatureStore, check_ids_on_cpu
-from ibp_gnn.gpu_cache import CompressedGPUCache
-from ibp_gnn.row_source import RowSource
-from ibp_gnn.rows import SUPPORTED_DTYPES, as_ids
+from ..codec.codec import Codec
+from ..codec.values import SUPPORTED_DTYPES, as_ids
+from ..gpu.cache import CompressedGPUCache
+from ..store.feature_store import CompressedFeatureStore, check_ids_on_cpu
+from ..store.row_source import RowSource
 
 
 def is_source(value: Any) -> bool:

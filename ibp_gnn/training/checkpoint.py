@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from ibp_gnn.config import ConfigError
-from ibp_gnn.training import record
-from ibp_gnn.training.sage import Aggregation, GraphSAGE
+from ..config import ConfigError
+from . import record
+from .sage import Aggregation, GraphSAGE
 
 _KEYS = ("settings", "aggregation", "state")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ibp_gnn.config import ConfigError, setting
-from ibp_gnn.hotness import Policy
+from ..config import ConfigError, setting
+from ..gpu.hotness import Policy
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class CacheConfig:
 
     capacity: int | float | str | None = setting(None, gt=0)
     """null: no cache; else bytes, "4GB", a fraction of the store below 1.0, or "auto". With several node types one for
-    the features of all of them, shared out by `hotness` (ibp_gnn/shared_budget.py); a fraction is of all stores."""
+    the features of all of them, shared out by `hotness` (ibp_gnn/gpu/budget.py); a fraction is of all stores."""
     hotness: Policy | None = "degree"
-    """Which rows sit in the cache (ibp_gnn/hotness.py): of the nodes with the most out-edges; presample: of those read
+    """Which rows sit in the cache (gpu/hotness.py): of the nodes with the most out-edges; presample: of those read
     most often in one epoch sampled for this alone; reverse_pagerank; null: of the lowest ids. With several node types
     only degree and null, which is then the same share of each."""
 

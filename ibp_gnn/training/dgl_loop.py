@@ -8,12 +8,13 @@ from typing import Any
 import torch
 
 import ibp_gnn
-from ibp_gnn.datasets import NodeDataset
-from ibp_gnn.training.config import TrainConfig
-from ibp_gnn.training.features import CompressedFeatures, RawFeatures
-from ibp_gnn.training.sage import Aggregation, copy_async, to_csc
-from ibp_gnn.training.sampling import make_loader
-from ibp_gnn.training.step import Mark, Step
+
+from ..datasets import NodeDataset
+from .config import TrainConfig
+from .features import CompressedFeatures, RawFeatures
+from .sage import Aggregation, copy_async, to_csc
+from .sampling import make_loader
+from .step import Mark, Step
 
 KEY = "feat"
 

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import torch
 
-from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, FormatError, share_budget
-from ibp_gnn.config import ConfigError
-from ibp_gnn.row_order import hottest_first
-from ibp_gnn.training.config import CacheConfig, StoreConfig
-from ibp_gnn.training.sage import copy_async
+from .. import CompressedFeatureStore, CompressedGPUCache, FormatError, share_budget
+from ..config import ConfigError
+from ..store.order import hottest_first
+from .config import CacheConfig, StoreConfig
+from .sage import copy_async
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from ibp_gnn.datasets import NodeDataset
-from ibp_gnn.graphbolt import CompressedFeature, FeatureStore, require_native
-from ibp_gnn.training.config import TrainConfig
-from ibp_gnn.training.dgl_loop import to_device
-from ibp_gnn.training.features import CompressedFeatures, RawFeatures
-from ibp_gnn.training.sage import Aggregation, copy_async
-from ibp_gnn.training.step import Mark, Step
+from ..datasets import NodeDataset
+from ..graphbolt import CompressedFeature, FeatureStore, require_native
+from .config import TrainConfig
+from .dgl_loop import to_device
+from .features import CompressedFeatures, RawFeatures
+from .sage import Aggregation, copy_async
+from .step import Mark, Step
 
 require_native()
 from dgl import graphbolt as gb  # noqa: E402

@@ -8,14 +8,15 @@ from typing import Any, Literal
 import torch
 
 import ibp_gnn
-from ibp_gnn.datasets import HeteroNodeDataset
-from ibp_gnn.training.config import TrainConfig
-from ibp_gnn.training.dgl_loop import KEY
-from ibp_gnn.training.features import FeaturesByType, RawFeatures
-from ibp_gnn.training.hetero_sage import to_hetero_csc
-from ibp_gnn.training.sage import copy_async
-from ibp_gnn.training.sampling import make_loader
-from ibp_gnn.training.step import Mark, Step
+
+from ..datasets import HeteroNodeDataset
+from .config import TrainConfig
+from .dgl_loop import KEY
+from .features import FeaturesByType, RawFeatures
+from .hetero_sage import to_hetero_csc
+from .sage import copy_async
+from .sampling import make_loader
+from .step import Mark, Step
 
 
 class HeteroDGLLoop:

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ibp_gnn.datasets.hetero_dataset import EdgeType
-from ibp_gnn.training.sage import CscBlock, copy_async, mean_of_neighbors
+from ..datasets.hetero_dataset import EdgeType
+from .sage import CscBlock, copy_async, mean_of_neighbors
 
 
 class HeteroBlock(NamedTuple):

@@ -17,20 +17,20 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from ibp_gnn import RowSource
-from ibp_gnn.config import ConfigError, to_dict
-from ibp_gnn.datasets import NodeDataset, load_dataset
-from ibp_gnn.integrations.sources import TensorRows
-from ibp_gnn.training import checkpoint, record
-from ibp_gnn.training.config import CacheConfig, StoreConfig
-from ibp_gnn.training.dgl_loop import to_device
-from ibp_gnn.training.features import CompressedFeatures, RawFeatures
-from ibp_gnn.training.inference_config import InferenceConfig
-from ibp_gnn.training.loop import pick_device
-from ibp_gnn.training.sage import choose_aggregation, copy_async
-from ibp_gnn.training.sampling import make_full_loader
-from ibp_gnn.training.store_builder import StoreBuilder
-from ibp_gnn.training.timing import PhaseTimer
+from .. import RowSource
+from ..config import ConfigError, to_dict
+from ..datasets import NodeDataset, load_dataset
+from ..integrations.sources import TensorRows
+from . import checkpoint, record
+from .config import CacheConfig, StoreConfig
+from .dgl_loop import to_device
+from .features import CompressedFeatures, RawFeatures
+from .inference_config import InferenceConfig
+from .loop import pick_device
+from .sage import choose_aggregation, copy_async
+from .sampling import make_full_loader
+from .store_builder import StoreBuilder
+from .timing import PhaseTimer
 
 
 class Rows(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ibp_gnn.config import setting
-from ibp_gnn.training.config import DatasetConfig, StoreConfig
+from ..config import setting
+from .config import DatasetConfig, StoreConfig
 
 
 @dataclass(frozen=True)

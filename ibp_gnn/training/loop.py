@@ -12,17 +12,17 @@ import torch
 from torch.nn import functional
 from tqdm import tqdm
 
-from ibp_gnn import hotness
-from ibp_gnn.config import ConfigError, to_dict
-from ibp_gnn.datasets import HeteroNodeDataset, NodeDataset, load_dataset
-from ibp_gnn.training import checkpoint, record
-from ibp_gnn.training.config import CacheConfig, TrainingConfig
-from ibp_gnn.training.features import CompressedFeatures, FeaturesByType, RawFeatures, cache_together
-from ibp_gnn.training.hetero_sage import HeteroGraphSAGE
-from ibp_gnn.training.sage import Aggregation, GraphSAGE, choose_aggregation
-from ibp_gnn.training.seeding import seed_everything, use_deterministic_algorithms
-from ibp_gnn.training.step import Loop
-from ibp_gnn.training.timing import PhaseTimer
+from ..config import ConfigError, to_dict
+from ..datasets import HeteroNodeDataset, NodeDataset, load_dataset
+from ..gpu import hotness
+from . import checkpoint, record
+from .config import CacheConfig, TrainingConfig
+from .features import CompressedFeatures, FeaturesByType, RawFeatures, cache_together
+from .hetero_sage import HeteroGraphSAGE
+from .sage import Aggregation, GraphSAGE, choose_aggregation
+from .seeding import seed_everything, use_deterministic_algorithms
+from .step import Loop
+from .timing import PhaseTimer
 
 # Independent random streams of one seed. Every epoch starts its own, so what happens in between (evaluation,
 # building the store) cannot change the training.

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from ibp_gnn.datasets import NodeDataset
-from ibp_gnn.pyg import CompressedFeatureStore, NeighborSampler  # before PyG: says how to get it
-from ibp_gnn.training.config import TrainConfig
-from ibp_gnn.training.features import CompressedFeatures, RawFeatures
-from ibp_gnn.training.sage import Aggregation, EdgeBlock, copy_async
-from ibp_gnn.training.step import Mark, Step
+from ..datasets import NodeDataset
+from ..pyg import CompressedFeatureStore, NeighborSampler  # before PyG: says how to get it
+from .config import TrainConfig
+from .features import CompressedFeatures, RawFeatures
+from .sage import Aggregation, EdgeBlock, copy_async
+from .step import Mark, Step
 
 # isort: split
 from torch_geometric.data import Data

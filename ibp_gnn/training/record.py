@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ibp_gnn.config import ConfigError
+from ..config import ConfigError
 
 
 def versions() -> dict[str, str | None]:

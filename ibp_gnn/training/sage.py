@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from ibp_gnn.integrations.dgl_compat import import_dgl
+from ..integrations.dgl_compat import import_dgl
 
 Aggregation = Literal["dgl", "csc", "pyg"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ibp_gnn.integrations.dgl_compat import import_dgl
-from ibp_gnn.training.seeding import one_dgl_thread, seed_worker
+from ..integrations.dgl_compat import import_dgl
+from .seeding import one_dgl_thread, seed_worker
 
 
 def make_loader(

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ibp_gnn.config import ConfigError, load
-from ibp_gnn.training import record
+from ..config import ConfigError, load
+from . import record
 
 Config = TypeVar("Config")
 

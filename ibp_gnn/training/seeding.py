@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from ibp_gnn.integrations.dgl_compat import graphbolt_is_native, import_dgl
+from ..integrations.dgl_compat import graphbolt_is_native, import_dgl
 
 
 def seed_everything(seed: int, *stream: int) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from ibp_gnn import Codec, CompressedFeatureStore, CompressedRows, backend
-from ibp_gnn.codec import best_lead_bytes, best_slot_bytes, payload_histogram
-from ibp_gnn.feature_store import Layout
-from ibp_gnn.rows import as_tensor, to_bytes
+from .. import Codec, CompressedFeatureStore, CompressedRows
+from ..codec import dispatch
+from ..codec.codec import best_lead_bytes, best_slot_bytes, payload_histogram
+from ..codec.values import as_tensor, to_bytes
+from ..store.feature_store import Layout
 
 _WHOLE_BITMASK_WORDS = 32  # rows
 
@@ -62,7 +63,7 @@ class StoreBuilder:
         if len(rows) == 0:
             return
         row_bytes = to_bytes(rows)
-        payload_bytes = backend.measure(self.codec.form, row_bytes)
+        payload_bytes = dispatch.measure(self.codec.form, row_bytes)
         self._histogram += payload_histogram(payload_bytes, self.codec.row_bytes)
         spills = self.codec.spills(payload_bytes, self._rows.slot_bytes)
         overflowed = self._overflowed + int(spills.sum())
@@ -70,7 +71,7 @@ class StoreBuilder:
             self._resize_overflow(max(overflowed, self._rows.num_overflow * 5 // 4))
         part = self._rows.view(self._written, len(rows))
         overflow_index = torch.where(spills, self._overflowed + torch.cumsum(spills, 0) - 1, -1)
-        backend.encode(self.codec.form, row_bytes, overflow_index, part, first_row=self._written)
+        dispatch.encode(self.codec.form, row_bytes, overflow_index, part, first_row=self._written)
         self._written, self._overflowed = self._written + len(rows), overflowed
 
     def _resize_overflow(self, num_overflow: int) -> None:

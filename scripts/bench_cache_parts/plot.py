@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ibp_gnn.plots import require_matplotlib
+from ibp_gnn.command.plots import require_matplotlib
 
 from .summary import features_of, presample_of
 

@@ -15,9 +15,9 @@ import torch
 from bench_codec_parts.data import minilm_rows
 
 from ibp_gnn import CompressedFeatureStore, _native
+from ibp_gnn.codec.values import dtype_from_name
 from ibp_gnn.datasets import load_dataset
 from ibp_gnn.datasets.wordnet import find_glove_data
-from ibp_gnn.rows import dtype_from_name
 
 from .config import Features
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ibp_gnn import hotness
+from ibp_gnn.gpu import hotness
 
 from .traces import Structure, Trace
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from ibp_gnn import Codec
-from ibp_gnn.gpu_gather import GpuGather, MappedRows
-from ibp_gnn.rows import to_bytes
+from ibp_gnn.codec.gather import GpuGather, MappedRows
+from ibp_gnn.codec.values import to_bytes
 
 from .peers import OFFSET_BYTES, Peer
 

@@ -17,8 +17,8 @@ from bench_parts.timing import queued_ms
 from bench_parts.uncompressed import copy_rows, registered
 
 from ibp_gnn import Codec, CompressedFeatureStore, CompressedGPUCache
-from ibp_gnn.gpu_gather import GpuGather, MappedRows
-from ibp_gnn.rows import to_bytes
+from ibp_gnn.codec.gather import GpuGather, MappedRows
+from ibp_gnn.codec.values import to_bytes
 from ibp_gnn.testing import assert_bitwise_equal
 
 from .config import Gpu

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ibp_gnn.rows import to_bytes
+from ibp_gnn.codec.values import to_bytes
 
 from .peers import OFFSET_BYTES, Peer
 

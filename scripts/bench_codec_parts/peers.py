@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ibp_gnn.rows import to_bytes
+from ibp_gnn.codec.values import to_bytes
 
 from .config import Peers
 from .data import tile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ibp_gnn.plots import require_matplotlib
+from ibp_gnn.command.plots import require_matplotlib
 
 _COLOURS = {"entropy bound": "#c44e52", "auto": "#4c72b0", "dict": "#4c72b0", "ibp": "#999999"}
 _INCHES_PER_BAR = 0.16

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ibp_gnn import Codec
-from ibp_gnn.analysis import entropy_bound
+from ibp_gnn.command.analysis import entropy_bound
 
 from .config import Sizes
 

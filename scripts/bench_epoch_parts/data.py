@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ibp_gnn import hotness
+from ibp_gnn.codec.values import dtype_from_name
 from ibp_gnn.datasets.synthetic import SHAPES, power_law_edges
 from ibp_gnn.datasets.wordnet import load_wordnet
+from ibp_gnn.gpu import hotness
 from ibp_gnn.integrations.dgl_compat import import_dgl
-from ibp_gnn.row_order import hottest_first
-from ibp_gnn.rows import dtype_from_name
+from ibp_gnn.store.order import hottest_first
 from ibp_gnn.training.sage import CscBlock, copy_async, to_csc
 from ibp_gnn.training.seeding import seed_everything
 

@@ -11,7 +11,7 @@ import torch
 from bench_parts.uncompressed import registered
 
 from ibp_gnn import Codec, CompressedFeatureStore
-from ibp_gnn.rows import dtype_from_name
+from ibp_gnn.codec.values import dtype_from_name
 
 from .config import Case, Config
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ibp_gnn import CompressedGPUCache, _native
-from ibp_gnn.rows import to_bytes
+from ibp_gnn.codec.values import to_bytes
 
 from .config import Config
 from .data import Rows

@@ -12,7 +12,7 @@ import torch
 from bench_parts.timing import queued_ms
 from tqdm import tqdm
 
-from ibp_gnn.rows import to_bytes
+from ibp_gnn.codec.values import to_bytes
 from ibp_gnn.testing import assert_bitwise_equal
 
 from .config import Config

@@ -11,7 +11,7 @@ import torch
 from bench_parts.uncompressed import RawCache, RowsOnGpu, copy_rows, fastest_blocks
 
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, RowSource
-from ibp_gnn.rows import to_bytes
+from ibp_gnn.codec.values import to_bytes
 
 from .config import Config
 from .data import Batch, Order, Rows

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ibp_gnn import _native
-from ibp_gnn.rows import to_bytes
+from ibp_gnn.codec.values import to_bytes
 
 from .timing import queued_ms
 

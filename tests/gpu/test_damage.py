@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ibp_gnn import Codec, CompressedFeatureStore, CompressedGPUCache, FormatError
-from ibp_gnn.gpu_gather import GpuGather
-from ibp_gnn.rows import to_bytes
+from ibp_gnn.codec.gather import GpuGather
+from ibp_gnn.codec.values import to_bytes
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
 
 pytestmark = pytest.mark.cuda
@@ -108,8 +108,8 @@ def test_any_hint_gives_the_same_rows(dtype: torch.dtype, width: int, kind: str,
 @pytest.mark.parametrize("cached", [False, True])
 def test_damaged_tables_of_slots(bad: int, cached: bool, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if ordered:
-        monkeypatch.setattr("ibp_gnn.gpu_gather._ORDER_FOOTPRINT_BYTES", 0)
-        monkeypatch.setattr("ibp_gnn.gpu_gather._ORDER_MIN_MISSES", 0)
+        monkeypatch.setattr("ibp_gnn.codec.gather._ORDER_FOOTPRINT_BYTES", 0)
+        monkeypatch.setattr("ibp_gnn.codec.gather._ORDER_MIN_MISSES", 0)
     rows = make_rows(torch.float32, 50, "dense", 1)
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(3))
     store = CompressedFeatureStore.build(rows, order=order, progress=False)
@@ -132,12 +132,12 @@ def test_damaged_tables_of_slots(bad: int, cached: bool, ordered: bool, monkeypa
 def test_rows_that_change_while_they_are_compressed(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between measuring and encoding another stream may write to them: an error that names the row, and nothing is
     written outside of the overflow area."""
-    from ibp_gnn import backend
-    from ibp_gnn.compressed_rows import CompressedRows
+    from ibp_gnn.codec import dispatch
+    from ibp_gnn.codec.compressed_rows import CompressedRows
 
     rows = make_rows(torch.float32, 50, "dense", 1)
     fitted = Codec.fit(rows, codec=codec)
-    real = backend.encode
+    real = dispatch.encode
     for changed, to in ((101, special_rows(torch.float32, 50, "random_bits", 1)[0]), (37, rows[1])):
         on_gpu = rows.cuda()
         guards: list[CompressedRows] = []
@@ -148,7 +148,7 @@ def test_rows_that_change_while_they_are_compressed(codec: str, monkeypatch: pyt
             args[3].overflow[:-64].fill_(0xAB)
             real(*args, **kwargs)
 
-        monkeypatch.setattr(backend, "encode", encode)
+        monkeypatch.setattr(dispatch, "encode", encode)
         with pytest.raises(ValueError, match=rf"row {changed}: .* the rows changed meanwhile"):
             fitted.compress(on_gpu, slot_bytes=188)
         torch.cuda.synchronize()

@@ -87,7 +87,7 @@ def test_gathers_in_flight(kind: str, codec: str, end: str, ordered: bool, monke
     if kind == "store" and end == "drop":
         pytest.skip("the store is all that there is to drop")
     if ordered:
-        monkeypatch.setattr("ibp_gnn.gpu_gather._ORDER_FOOTPRINT_BYTES", 0)
+        monkeypatch.setattr("ibp_gnn.codec.gather._ORDER_FOOTPRINT_BYTES", 0)
     store = build(codec=codec, order=torch.randperm(ROWS) if ordered else None)
     source = source_of(kind, store)
     source.gather(IDS[:10], device="cuda")  # what is made at the first call

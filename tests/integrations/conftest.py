@@ -10,7 +10,7 @@ from exact_sources import CountingSource, TensorSource
 
 from ibp_gnn import CompressedFeatureStore
 from ibp_gnn.integrations import dgl_compat
-from ibp_gnn.row_source import RowSource
+from ibp_gnn.store.row_source import RowSource
 
 dgl_compat.install()  # before any test module imports dgl
 

@@ -7,7 +7,7 @@ import threading
 
 import torch
 
-from ibp_gnn.row_source import RowSource
+from ibp_gnn.store.row_source import RowSource
 
 
 class TensorSource:

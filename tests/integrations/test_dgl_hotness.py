@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ibp_gnn import hotness
+from ibp_gnn.gpu import hotness
 from ibp_gnn.integrations.dgl_compat import import_dgl
 
 dgl = import_dgl()

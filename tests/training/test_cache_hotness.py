@@ -1,4 +1,4 @@
-"""`cache.hotness` of a training run: each policy gives the scores that ibp_gnn/hotness.py says."""
+"""`cache.hotness` of a training run: each policy gives the scores that ibp_gnn/gpu/hotness.py says."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import importlib.util
 import pytest
 import torch
 
-from ibp_gnn import hotness
 from ibp_gnn.config import ConfigError, load
 from ibp_gnn.datasets import load_dataset
+from ibp_gnn.gpu import hotness
 from ibp_gnn.training import loop
 from ibp_gnn.training.config import TrainingConfig
 

@@ -1,0 +1,363 @@
+"""The fitted codec: which bits of a row are invariant, and rows to compressed rows and back, on CPU or CUDA."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from .. import _native
+from . import dispatch
+from .compressed_rows import CompressedRows
+from .fit_dict import escape_share, fit_dictionaries
+from .fit_ibp import fit_invariant_bits
+from .forms import DictForm, Form, IbpForm, check_chunk
+from .mapped_arrays import page_releaser
+from .values import as_ids, as_tensor, check_row_shape, num_values, prepare_out, to_bytes
+
+CODECS = ("auto", "dict", "ibp")
+Minimize = Literal["slots", "payloads"]
+_SECTOR_BYTES = 32
+# Codes of fewer than 3 bits must take one part in so many off the slots: they leave more values to escape codes, and a
+# GPU decodes them 2 to 12 % slower.
+_SHORT_CODE_BITS = 3
+_SHORT_CODES_MUST_SAVE = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class CodecReport:
+    """What a codec makes of some rows; every byte of metadata is counted.
+
+    savings, bits_per_value: payloads of their own length, as they are transferred.
+    compact_bytes: what a CompressedFeatureStore of these rows holds with slots of compact_slot_bytes, overflow_share of
+    its rows being in the overflow area.
+    escape_share: the share of values whose symbol has no code; None for a codec without escapes.
+    """
+
+    codec: str
+    num_rows: int
+    raw_bytes: int
+    payload_bytes: int
+    metadata_bytes: int
+    bits_per_value: float
+    savings: float
+    compressed_share: float
+    payload_percentiles: dict[str, int]
+    compact_slot_bytes: int
+    compact_bytes: int
+    compact_savings: float
+    overflow_share: float
+    escape_share: float | None
+
+
+class Codec:
+    """A fitted codec for rows of one dtype and shape. Made by `Codec.fit`; immutable; picklable.
+
+    form: how payloads are written and with what parameters (ibp_gnn/codec/forms.py). An IbpForm's are also here:
+    mask: [words] unsigned integers of word_bits bits; 1 = the bit is invariant in this column.
+    bitval: [words], the invariant bits' values; 0 where mask is 0.
+    threshold: the share of sampled rows that agree on every bit of mask.
+    words_per_chunk: words that share one participation bit.
+    """
+
+    def __init__(self, dtype: torch.dtype, row_shape: tuple[int, ...], form: Form) -> None:
+        """Raises ValueError if the form is not one for such rows."""
+        self.dtype = dtype
+        self.row_shape = tuple(row_shape)
+        self.form = form
+        self.row_bytes = num_values(self.row_shape) * dtype.itemsize
+        if form.row_bytes != self.row_bytes:
+            raise ValueError(f"form: want one for rows of {self.row_bytes} bytes, got one for {form.row_bytes}")
+
+    def __repr__(self) -> str:
+        return f"Codec({self.dtype}, row_shape={self.row_shape}, {_describe(self.form)})"
+
+    @classmethod
+    def fit(
+        cls,
+        rows: Any,
+        *,
+        codec: str = "auto",
+        minimize: Minimize = "slots",
+        word_bits: int | None = None,
+        words_per_chunk: int | None = None,
+        threshold: float | None = None,
+        max_rows: int | None = None,
+        seed: int = 0,
+    ) -> Codec:
+        """codec: "auto", the one of these that is smaller on the sample; "dict", a dictionary of the exponents; "ibp",
+        the paper's.
+
+        minimize: of "dict" and "auto", what is to be small: "slots", which are of one length, with longer payloads in
+        the overflow area, so that equal lengths matter, too; or "payloads", each of its own length.
+
+        rows: [n, *row_shape] tensor (CPU or CUDA), NumPy array or memmap, n >= 1; at most max_rows of them
+        (None: 16384, fewer if they are long), drawn with `seed`, are looked at, on their own device.
+
+        For "ibp": word_bits (8, 16, 32, 64), words_per_chunk (a power of two) and threshold (0.5 to 1): None means
+        the value with the smallest compressed size of the sample. Raises TypeError and ValueError on bad arguments.
+        """
+        if codec not in CODECS:
+            raise ValueError(f"codec: want one of {list(CODECS)}, got {codec!r}")
+        if minimize not in get_args(Minimize):
+            raise ValueError(f"minimize: want one of {list(get_args(Minimize))}, got {minimize!r}")
+        if codec == "dict" and (word_bits, words_per_chunk, threshold) != (None, None, None):
+            raise ValueError("word_bits, words_per_chunk and threshold: want None with codec 'dict', which has none")
+        if word_bits is not None:
+            check_chunk(word_bits, 1)
+        if words_per_chunk is not None:
+            check_chunk(word_bits or 8, words_per_chunk)
+        if threshold is not None and not 0.5 <= threshold <= 1:
+            raise ValueError(f"threshold: want 0.5 to 1, got {threshold!r}")
+        if max_rows is not None and max_rows < 1:
+            raise ValueError(f"max_rows: want at least 1, got {max_rows!r}")
+        sample = sample_rows(rows, max_rows, seed)
+        row_bytes = to_bytes(sample)
+        forms: list[Form] = []
+        if codec != "ibp":
+            forms += [_fit_dictionary(sample, len(rows), row_bytes, minimize)]
+        if codec != "dict":
+            value_bits = 8 * sample.dtype.itemsize
+            forms += [fit_invariant_bits(row_bytes, value_bits, word_bits, words_per_chunk, threshold)]
+
+        best = forms[0]
+        if len(forms) > 1:
+            sizes: tuple[Minimize, ...] = ("slots", "payloads") if minimize == "slots" else ("payloads",)
+            best = min(forms, key=lambda form: [_size(form, row_bytes, of) for of in sizes])
+        return cls(sample.dtype, tuple(sample.shape[1:]), best)
+
+    @property
+    def kind(self) -> str:
+        return self.form.kind
+
+    @property
+    def mask(self) -> np.ndarray:
+        return self._ibp.as_words(self._ibp.mask_bytes)
+
+    @property
+    def bitval(self) -> np.ndarray:
+        return self._ibp.as_words(self._ibp.bitval_bytes)
+
+    @property
+    def threshold(self) -> float:
+        return self._ibp.threshold
+
+    @property
+    def word_bits(self) -> int:
+        return self._ibp.word_bits
+
+    @property
+    def words_per_chunk(self) -> int:
+        return self._ibp.words_per_chunk
+
+    @property
+    def _ibp(self) -> IbpForm:
+        if not isinstance(self.form, IbpForm):
+            raise AttributeError(f"only codec 'ibp' has this attribute; this is codec {self.kind!r}")
+        return self.form
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of metadata that decoding needs, whatever the number of rows."""
+        return self.form.nbytes
+
+    def check_rows(self, rows: torch.Tensor) -> None:
+        """Raises ValueError unless rows are [n, *row_shape] of this codec's dtype."""
+        if tuple(rows.shape[1:]) != self.row_shape or rows.ndim == 0 or rows.dtype != self.dtype:
+            wanted = f"[n{''.join(f', {size}' for size in self.row_shape)}] {self.dtype}"
+            raise ValueError(f"rows: want {wanted}, got {list(rows.shape)} {rows.dtype}")
+
+    def measure(self, rows: Any) -> torch.Tensor:
+        """rows: [n, *row_shape] on CPU or CUDA. Returns int32 [n] on the same device: each payload's length in
+        bytes, also where it is not shorter than the row."""
+        tensor = as_tensor(rows)
+        self.check_rows(tensor)
+        return dispatch.measure(self.form, to_bytes(tensor))
+
+    def compress(self, rows: Any, *, slot_bytes: int | None = None) -> CompressedRows:
+        """rows: [n, *row_shape] tensor (CPU or CUDA, any strides) or NumPy array, n >= 0.
+
+        slot_bytes: 4 or more, or at least row_bytes; None means the smallest total of slots and overflow.
+        Returns the compressed rows on the rows' device. Raises TypeError and ValueError on bad arguments.
+        """
+        tensor = as_tensor(rows)
+        self.check_rows(tensor)
+        row_bytes = to_bytes(tensor)
+        payload_bytes = dispatch.measure(self.form, row_bytes)
+        if slot_bytes is None:
+            slot_bytes = best_slot_bytes(payload_histogram(payload_bytes, self.row_bytes), self.row_bytes)
+        elif not isinstance(slot_bytes, int):
+            raise ValueError(f"slot_bytes: want an int or None, got {slot_bytes!r}")
+        spills = self.spills(payload_bytes, slot_bytes)
+        out = CompressedRows.empty(len(row_bytes), self.row_bytes, slot_bytes, int(spills.sum()), tensor.device)
+        dispatch.encode(self.form, row_bytes, torch.where(spills, torch.cumsum(spills, 0) - 1, -1), out)
+        return out
+
+    def decompress(self, compressed: CompressedRows, ids: Any = None, out: torch.Tensor | None = None) -> torch.Tensor:
+        """ids: [n] int32/int64, None means all rows in order. Returns [n, *row_shape] on the device of
+        `compressed`, on its current stream. Raises IndexError for an id out of range and FormatError for a damaged
+        row; on CUDA this call waits for the result to be able to."""
+        if compressed.row_bytes != self.row_bytes:
+            raise ValueError(f"compressed rows: want {self.row_bytes} bytes per row, got {compressed.row_bytes}")
+        if ids is None:
+            ids = torch.arange(compressed.num_rows, device=compressed.device)
+        ids = as_ids(ids).to(compressed.device)
+        out = prepare_out(out, (len(ids), *self.row_shape), self.dtype, compressed.device)
+        if compressed.device.type == "cpu":
+            dispatch.decode_on_cpu(self.form, compressed, ids, to_bytes(out))
+            return out
+        from .gather import GpuGather, MappedRows  # it builds on this module
+
+        gather = GpuGather(self, compressed.device, MappedRows.on_device(compressed), lead_bytes=compressed.slot_bytes)
+        gather.gather(ids, to_bytes(out))
+        gather.check()
+        return out
+
+    def report(self, rows: Any) -> CodecReport:
+        """What these rows ([n, *row_shape], n >= 1) cost with this codec: payloads of their own length, raw rows
+        where a payload would not be shorter, one bitmask bit per row, mask and bitval."""
+        tensor = as_tensor(rows)
+        lengths = self.measure(tensor)
+        if len(lengths) == 0:
+            raise ValueError("rows: want at least 1 row to report on, got 0")
+        stored = lengths.clamp(max=self.row_bytes).to(torch.int64)
+        payload, raw = int(stored.sum()), len(stored) * self.row_bytes
+        metadata = _native.cpu.bitmask_bytes(len(stored)) + self.nbytes
+        cuts = (0, 0.05, 0.5, 0.95, 1)
+        ordered = torch.sort(stored).values
+        histogram = payload_histogram(lengths, self.row_bytes)
+        slot_bytes = best_slot_bytes(histogram, self.row_bytes)
+        num_overflow = int(self.spills(lengths, slot_bytes).sum())
+        slots = compact_bytes(histogram, slot_bytes, self.row_bytes) + 2 * _native.cpu.SLACK_BYTES
+        compact = slots + metadata
+        percentiles = {f"p{round(100 * cut)}": int(ordered[round(cut * (len(ordered) - 1))]) for cut in cuts}
+        return CodecReport(
+            codec=self.kind,
+            num_rows=len(stored),
+            raw_bytes=raw,
+            payload_bytes=payload,
+            metadata_bytes=metadata,
+            bits_per_value=8 * (payload + metadata) / (len(stored) * num_values(self.row_shape)),
+            savings=1 - (payload + metadata) / raw,
+            compressed_share=float((lengths < self.row_bytes).double().mean()),
+            payload_percentiles=percentiles,
+            compact_slot_bytes=slot_bytes,
+            compact_bytes=compact,
+            compact_savings=1 - compact / raw,
+            overflow_share=num_overflow / len(stored),
+            escape_share=escape_share(self.form, tensor) if isinstance(self.form, DictForm) else None,
+        )
+
+    def spills(self, payload_bytes: torch.Tensor, slot_bytes: int) -> torch.Tensor:
+        """bool [n]: which rows go to the overflow area with slots of this length."""
+        if slot_bytes >= self.row_bytes:
+            return torch.zeros_like(payload_bytes, dtype=torch.bool)
+        return payload_bytes > slot_bytes
+
+
+def payload_histogram(payload_bytes: torch.Tensor, row_bytes: int) -> torch.Tensor:
+    """payload_bytes: int32 [n]. Returns int64 [row_bytes + 1] on the CPU: rows per payload length; lengths of
+    row_bytes or more, which are stored raw, share the last count."""
+    if payload_bytes.is_cuda:
+        return torch.bincount(payload_bytes.clamp(max=row_bytes), minlength=row_bytes + 1).cpu()
+    # torch's own takes 100 times as long on a busy CPU, as its threads spin.
+    return torch.from_numpy(np.bincount(np.minimum(payload_bytes.numpy(), row_bytes), minlength=row_bytes + 1))
+
+
+def best_slot_bytes(histogram: torch.Tensor, row_bytes: int) -> int:
+    """The slot length, a multiple of 4 below row_bytes or row_bytes itself, for which slots and overflow rows take the
+    fewest bytes; or a multiple of a memory sector (32 bytes) if that takes at most 3 % more, and no more than it saves
+    of what a gather fetches, which is whole sectors. histogram: from `payload_histogram`.
+
+    A slot that starts a sector shares none with its neighbours: on an H200, rows of 128 float32 in slots of 448 bytes
+    came 7 % faster from GPU memory than in slots of 436 or 444, and 5 % faster over PCIe.
+    """
+    counts = histogram.numpy().astype(np.int64)
+    num_rows, fitting = int(counts.sum()), np.cumsum(counts)
+
+    def best(align: int) -> tuple[int, int]:
+        lengths = np.append(np.arange(align, row_bytes, align), row_bytes)
+        overflow = np.where(lengths < row_bytes, num_rows - fitting[lengths], 0)
+        total = num_rows * lengths + overflow * row_bytes
+        return int(lengths[np.argmin(total)]), int(total.min())
+
+    (shortest, fewest), (aligned, total) = best(_native.cpu.OVERFLOW_INDEX_BYTES), best(_SECTOR_BYTES)
+    fetched = shortest + _SECTOR_BYTES - math.gcd(shortest, _SECTOR_BYTES)  # on average, when all offsets are as likely
+    worth = total * aligned <= fewest * fetched and 100 * total <= 103 * fewest
+    return aligned if worth else shortest
+
+
+def compact_bytes(histogram: torch.Tensor, slot_bytes: int, row_bytes: int) -> int:
+    """What slots of this length and the overflow rows take. histogram: from `payload_histogram`."""
+    overflow = int(histogram[slot_bytes + 1 :].sum()) if slot_bytes < row_bytes else 0
+    return int(histogram.sum()) * slot_bytes + overflow * row_bytes
+
+
+def best_lead_bytes(form: Form, histogram: torch.Tensor, slot_bytes: int) -> int:
+    """How many bytes of a slot a GPU should fetch before it knows the payload's length: few enough not to fetch
+    what it does not need, enough that a second fetch, whose latency is counted as 64 bytes, is rare."""
+    counts = histogram[: slot_bytes + 1].numpy().astype(np.int64)
+    counts = np.append(counts, np.zeros(slot_bytes + 1 - len(counts), np.int64))
+    if counts.sum() == 0:
+        return slot_bytes
+    if isinstance(form, DictForm) and not form.zero_code:  # lengths differ by a few escapes; kernels want one fetch
+        return int(np.flatnonzero(counts)[-1])
+    leads = np.unique(np.append(np.arange(16, slot_bytes, 16), slot_bytes))
+    lengths = np.arange(slot_bytes + 1)
+    rows_up_to, bytes_up_to = np.cumsum(counts), np.cumsum(counts * lengths)
+    longer = rows_up_to[-1] - rows_up_to[leads]
+    fetched = leads * rows_up_to[leads] + (bytes_up_to[-1] - bytes_up_to[leads]) + 64 * longer
+    return int(leads[np.argmin(fetched)])
+
+
+def _size(form: Form, rows: torch.Tensor, minimize: Minimize) -> int:
+    """What is to be small, of rows: uint8 [n, row_bytes]."""
+    if minimize == "payloads":
+        return dispatch.stored_bytes(form, rows)
+    histogram = payload_histogram(dispatch.measure(form, rows), form.row_bytes)
+    return compact_bytes(histogram, best_slot_bytes(histogram, form.row_bytes), form.row_bytes)
+
+
+def _fit_dictionary(sample: torch.Tensor, total_rows: int, rows: torch.Tensor, minimize: Minimize) -> DictForm:
+    """rows: the sample as uint8 [n, row_bytes]."""
+    forms = fit_dictionaries(sample, total_rows)
+    if minimize == "payloads":
+        return forms[0]
+
+    def cost(form: DictForm) -> int:
+        return _size(form, rows, minimize) * (_SHORT_CODES_MUST_SAVE - (form.code_bits >= _SHORT_CODE_BITS))
+
+    return min(forms, key=cost)
+
+
+def _describe(form: Form) -> str:
+    """The form's kind and scalar parameters."""
+    scalars = {f.name: getattr(form, f.name) for f in dataclasses.fields(form)}  # type: ignore[arg-type]
+    shown = [f"{name}={value}" for name, value in scalars.items() if not isinstance(value, np.ndarray)]
+    return ", ".join([repr(form.kind), *shown])
+
+
+def sample_rows(rows: Any, max_rows: int | None = None, seed: int = 0) -> torch.Tensor:
+    """The rows that `Codec.fit` looks at: at most max_rows, in their order, so that a memmap is read forwards."""
+    if not isinstance(rows, (np.ndarray, torch.Tensor)):
+        as_tensor(rows)  # raises
+    check_row_shape(tuple(rows.shape))
+    if len(rows) == 0:
+        raise ValueError(f"rows: want at least 1 row to fit a codec, got shape {list(rows.shape)}")
+    if max_rows is None:
+        row_bytes = num_values(tuple(rows.shape[1:])) * rows.dtype.itemsize
+        max_rows = min(16384, max(1024, (32 << 20) // row_bytes))
+    if len(rows) <= max_rows:
+        return as_tensor(rows)
+    picked = np.sort(np.random.default_rng(seed).choice(len(rows), max_rows, replace=False))
+    if isinstance(rows, torch.Tensor):
+        return as_tensor(rows.detach()[torch.from_numpy(picked).to(rows.device)])
+    # In parts: the pages around each row would add up to most of a memory-mapped file.
+    parts, release = [], page_releaser(rows)
+    for part in np.array_split(picked, 16):
+        parts.append(rows[part])
+        release(None)
+    return as_tensor(np.concatenate(parts))

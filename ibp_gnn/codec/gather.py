@@ -1,0 +1,301 @@
+"""Gathering rows to one GPU: the kernel's plan, its counters, and how its errors reach the host without waiting."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.dlpack import to_dlpack
+
+from .. import _native
+from ..store.pinned import PinnedRows
+from .codec import Codec
+from .compressed_rows import CompressedRows
+from .forms import DictForm
+
+
+@dataclasses.dataclass(frozen=True)
+class GatherStats:
+    """Counted since the last reset. hits: rows from GPU memory; misses: rows from CPU memory; pcie_bytes: bytes of
+    compressed rows read from CPU memory; raw_bytes: bytes that the misses are when decoded, which is what fetching
+    them uncompressed would have moved; unique: how many different rows they were, on each GPU, if that is counted."""
+
+    hits: int = 0
+    misses: int = 0
+    pcie_bytes: int = 0
+    raw_bytes: int = 0
+    unique: int | None = None
+
+    @property
+    def miss_rate(self) -> float:
+        """Share of rows that were not in GPU memory; 0 if none were asked for."""
+        return self.misses / max(1, self.hits + self.misses)
+
+    def __add__(self, other: GatherStats) -> GatherStats:
+        unique = [one.unique for one in (self, other) if one.unique is not None]
+        return GatherStats(
+            self.hits + other.hits,
+            self.misses + other.misses,
+            self.pcie_bytes + other.pcie_bytes,
+            self.raw_bytes + other.raw_bytes,
+            sum(unique) if unique else None,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class MappedRows:
+    """Compressed rows whose slots and overflow a GPU can read at these addresses, whether they lie in its memory or
+    in mapped host memory; the bitmask is always in its memory. held_by: what keeps the mapping as it is."""
+
+    rows: CompressedRows
+    slots_address: int
+    overflow_address: int
+    bitmask: torch.Tensor
+    held_by: PinnedRows | None = None
+
+    @classmethod
+    def on_device(cls, rows: CompressedRows) -> MappedRows:
+        return cls(rows, rows.slots.data_ptr(), rows.overflow.data_ptr(), rows.bitmask)
+
+    @classmethod
+    def pinned(cls, pinned: PinnedRows, bitmask: torch.Tensor) -> MappedRows:
+        """bitmask: that of the rows, on the GPU."""
+        return cls(pinned.rows, pinned.slots.address, pinned.overflow.address, bitmask, pinned)
+
+    def native(self) -> Any:
+        return _native.cuda().RowBuffers(
+            self.slots_address,
+            self.rows.slots.numel(),
+            self.bitmask.data_ptr(),
+            self.bitmask.numel(),
+            self.overflow_address,
+            self.rows.overflow.numel(),
+            self.rows.num_rows,
+        )
+
+
+# Random rows over more than about 0.8 GB of mapped memory are bound by address translation, not by bytes; ordered
+# they are not. Ordering a small batch costs more than it saves.
+_ORDER_FOOTPRINT_BYTES = 3 << 28
+_ORDER_MIN_MISSES = 4096
+_MOST_PLACES = 2**32 - 2  # that can be ordered
+# Few blocks saturate the link, keep the addresses in flight close together, and leave the GPU to training. Payloads
+# whose offsets are not known beforehand take more decoding for each byte that crosses the link: those of codec "dict"
+# with a zero code, and more so those of "ibp".
+_MISS_BLOCKS, _MISS_BLOCKS_ZERO_CODE, _MISS_BLOCKS_IBP = 16, 32, 64
+_SEE_EVERY_IDS = 32768  # so many are gathered before the miss rate is looked at again
+
+
+class GpuGather:
+    """Gathers rows of `store`, and of `cache` where they are cached, to `device`.
+
+    All that the kernel reads and writes is kept alive, by this object and then by its plan: a plan that is dropped
+    first waits for the gathers that were launched, on whatever stream. (Not for graphs that are replayed later: they
+    are captured with the memory as it is, and their owner keeps it.)
+
+    place: int32 [num_rows] on the device: where the row of each id lies; None: the id itself. Places below the number
+    of cached rows are slots of the cache, others are slots of the store after taking store_offset away (0 where the
+    cache is a prefix of the store, else the number of cached rows).
+    lead_bytes: how much of a slot to fetch at first; a hint.
+    """
+
+    def __init__(
+        self,
+        codec: Codec,
+        device: torch.device,
+        store: MappedRows,
+        *,
+        lead_bytes: int,
+        cache: CompressedRows | None = None,
+        place: torch.Tensor | None = None,
+        store_offset: int = 0,
+    ) -> None:
+        self._native = _native.cuda()  # first: says how to get it where it is missing
+        self.codec, self.device, self.num_rows = codec, device, store.rows.num_rows
+        with torch.cuda.device(device):
+            self._counters = torch.zeros(self._native.NUM_COUNTERS, dtype=torch.int64, device=device)
+            # What the kernel writes of errors and counters, the host reads without waiting.
+            self._report = self._native.GatherReport()
+        self._unseen_ids = 0  # gathered since the report showed the counters
+        self._last_hits_misses = (0, 0)
+        self._touched: torch.Tensor | None = None
+        self._num_places = self.num_rows + store_offset
+        self._miss_blocks = _miss_blocks(codec)
+        self._miss_rate = 1.0 if cache is None or cache.num_rows < self.num_rows else 0.0
+        # Misses are spread over it.
+        footprint_rows = self.num_rows - (cache.num_rows if cache is not None and store_offset == 0 else 0)
+        self._ordering_pays = (
+            footprint_rows * store.rows.slot_bytes >= _ORDER_FOOTPRINT_BYTES and self._num_places <= _MOST_PLACES
+        )
+        self._reads = _Reads(store, cache, place, store_offset, lead_bytes)
+        self._plan = self.planned(self._reads)
+        # The counters are zeros for every stream.
+        torch.cuda.current_stream(device).synchronize()
+
+    def planned(self, reads: _Reads) -> Any:
+        """A plan for what is to be read of the same rows."""
+        cache = MappedRows.on_device(reads.cache) if reads.cache is not None else None
+        form = self.codec.form.on_device(self.device)
+        return _native.cuda().make_gather_plan(
+            form.native,
+            reads.store.native(),
+            cache.native() if cache is not None else None,
+            reads.place,
+            slot_bytes=reads.store.rows.slot_bytes,
+            store_offset=reads.store_offset,
+            lead_bytes=max(1, min(reads.lead_bytes, reads.store.rows.slot_bytes)),
+            counters=self._counters,
+            report=self._report,
+            touched=self._touched,
+            owners=(form, reads, cache, self._counters, self._touched),
+        )
+
+    def remap(self, store: MappedRows, *, lead_bytes: int, cache: CompressedRows | None = None) -> Remap:
+        """What gathers read after `Remap.commit`, of the same rows in the same places. Changes nothing."""
+        reads = self._reads._replace(store=store, lead_bytes=lead_bytes, cache=cache)
+        return Remap(self, reads, self.planned(reads))
+
+    @property
+    def plan(self) -> Any:
+        """The present one, for whoever wants it to be let go of later than a `Remap.commit` would."""
+        return self._plan
+
+    def wait(self) -> None:
+        """Until all gathers that were launched so far have run, on whatever stream, those of replayed graphs too."""
+        self._plan.wait()
+
+    def count_unique(self) -> None:
+        """From now on `stats` says how many different rows were read: a bit of GPU memory for each row. No gather may
+        be under way in another thread."""
+        if self._touched is None:
+            self._touched = torch.zeros(-(-self._num_places // 32), dtype=torch.int32, device=self.device)
+            torch.cuda.current_stream(self.device).synchronize()  # zeros for every stream
+            self._plan = self.planned(self._reads)
+
+    def gather(
+        self,
+        ids: torch.Tensor,
+        out_bytes: torch.Tensor,
+        *,
+        ordered: bool | None = None,
+        max_blocks: int | None = None,
+    ) -> None:
+        """ids: [n] int32/int64 on the device; out_bytes: uint8 [n, row_bytes] on it. Enqueued on the current stream; no
+        host sync. Raises the error of an earlier gather, if its kernel has reported one by now.
+
+        ordered: whether to fetch in order of where the rows lie; max_blocks: of the kernel, in order those that fetch
+        misses; 0 = all that the GPU holds. None: as suits the miss rate that gathers had lately.
+        """
+        self.raise_reported()
+        miss_rate = self._miss_rate_lately()
+        if ordered is None:
+            ordered = self._ordering_pays and miss_rate * len(ids) >= _ORDER_MIN_MISSES
+        if max_blocks is None:
+            max_blocks = self._miss_blocks if ordered or miss_rate == 1.0 else 0
+        plan, scratch = self._plan, None
+        if ordered:
+            num_bytes = plan.order_scratch_bytes(len(ids))
+            scratch = to_dlpack(torch.empty(num_bytes, dtype=torch.uint8, device=self.device))
+        shows = False
+        if self._reads.cache is not None:
+            self._unseen_ids += len(ids)
+            shows = self._unseen_ids >= _SEE_EVERY_IDS
+            if shows:
+                self._unseen_ids = 0
+        stream = torch.cuda.current_stream(self.device)
+        # As capsules: exporting a tensor through its __dlpack__ makes torch 2.9's default stream wait for this one.
+        plan.gather(to_dlpack(ids), scratch, to_dlpack(out_bytes), max_blocks, shows, stream.cuda_stream)
+        # They may have been made on other streams, and are not handed out again before this one is done with them.
+        ids.record_stream(stream)
+        out_bytes.record_stream(stream)
+
+    def _miss_rate_lately(self) -> float:
+        """Of the gathers since it was asked last, as far as they have run; of earlier ones if none has."""
+        hits, misses = self._report.seen
+        new_hits, new_misses = hits - self._last_hits_misses[0], misses - self._last_hits_misses[1]
+        if new_hits >= 0 and new_misses >= 0 and new_hits + new_misses > 0:
+            self._miss_rate = new_misses / (new_hits + new_misses)
+        self._last_hits_misses = (hits, misses)
+        return self._miss_rate
+
+    def raise_reported(self) -> None:
+        """Raises IndexError or FormatError if a kernel that has run has reported one. Does not wait."""
+        kind = self._report.error
+        if kind == 0:
+            return
+        bad_id = self._report.error_id
+        self._report.clear_error()
+        self._counters[-1] = 0  # the next error may be reported again
+        if kind == self._native.ID_OUT_OF_RANGE:
+            raise IndexError(
+                f"ids: want 0 <= id < {self.num_rows}, got {bad_id} in an earlier gather, which gave zeros for it"
+            )
+        raise _native.FormatError(
+            f"row {bad_id} is damaged: its slot, payload or overflow index does not fit the store"
+        )
+
+    def check(self) -> None:
+        """Waits for the device, then raises what any gather so far has reported."""
+        torch.cuda.synchronize(self.device)
+        self.raise_reported()
+
+    def stats(self) -> GatherStats:
+        """Waits for the current stream."""
+        hits, misses, pcie_bytes = self._counters[:-1].tolist()
+        unique = None if self._touched is None else _count_bits(self._touched)
+        return GatherStats(hits, misses, pcie_bytes, misses * self.codec.row_bytes, unique)
+
+    def reset_stats(self) -> None:
+        self._counters[:-1] = 0
+        if self._touched is not None:
+            self._touched.zero_()
+
+
+class _Reads(NamedTuple):
+    """What a plan's gathers read: see GpuGather."""
+
+    store: MappedRows
+    cache: CompressedRows | None
+    place: torch.Tensor | None
+    store_offset: int
+    lead_bytes: int
+
+
+class Remap(NamedTuple):
+    """A plan that is ready to take the place of another one."""
+
+    gather: GpuGather
+    reads: _Reads
+    plan: Any
+
+    def commit(self) -> None:
+        """No gather may be under way in another thread. Does not fail."""
+        self.gather._reads, self.gather._plan = self.reads, self.plan
+
+
+def ids_on_gpu(ids: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """ids: [n] on any device. Returns them on this GPU, on its current stream. A copy from CPU memory goes through
+    page-locked memory of its own: the host does not wait, and the caller's ids may be overwritten at once. Raises
+    RuntimeError where a CUDA graph would capture that copy, and read memory of others when it is replayed."""
+    if ids.device == device:
+        return ids
+    if ids.is_cuda:
+        return ids.to(device)
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(f"ids: want ids on {device} while a CUDA graph is captured, got ids on {ids.device}")
+    staged = torch.empty(ids.shape, dtype=ids.dtype, device="cpu", pin_memory=True)
+    return staged.copy_(ids).to(device, non_blocking=True)
+
+
+def _miss_blocks(codec: Codec) -> int:
+    if isinstance(codec.form, DictForm):
+        return _MISS_BLOCKS_ZERO_CODE if codec.form.zero_code else _MISS_BLOCKS
+    return _MISS_BLOCKS_IBP
+
+
+def _count_bits(words: torch.Tensor) -> int:
+    """words: int32 [n]. Waits for the current stream."""
+    bits_of_byte = torch.tensor([byte.bit_count() for byte in range(256)], device=words.device)
+    counts = torch.stack([torch.bincount(part, minlength=256) for part in words.view(torch.uint8).split(1 << 24)])
+    return int((counts.sum(0) * bits_of_byte).sum())

@@ -1,0 +1,214 @@
+"""The subcommands of `ibp-gnn` that make and read store files: build, info, verify, extract."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .command_error import CommandError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..store.file.reading import StoreFile
+
+_EXTRACT_BYTES = 64 << 20
+
+
+def add_to(subparsers: Any) -> None:
+    build = subparsers.add_parser(
+        "build",
+        help="compress the features in a file into a store file",
+        description="Compresses an array [rows, columns, ...] into a store file, in bounded memory. Run the same "
+        "command again after it was interrupted, and it goes on where it was. Beside STORE, files named STORE.partial, "
+        ".journal and (with --order) .sorted are there meanwhile.",
+    )
+    build.add_argument(
+        "features", type=Path, metavar="FILE", help=".npy (read piece by piece), .npz, .pt or .safetensors"
+    )
+    build.add_argument("store", type=Path, metavar="STORE", help="the file to make, by convention *.ibp")
+    build.add_argument("--key", metavar="NAME", help="which array, if FILE holds several")
+    build.add_argument("--codec", default="auto", help="auto (default), dict or ibp")
+    build.add_argument("--layout", choices=("compact", "inplace"), default="compact", help="default: compact")
+    build.add_argument(
+        "--order",
+        type=Path,
+        metavar="HOTNESS.npy",
+        help="[rows] numbers: rows with the highest lie first (ties: lower id)",
+    )
+    build.add_argument("--chunk-rows", type=int, metavar="N", help="rows in memory at a time (default: 24 MiB of them)")
+    build.add_argument("--quiet", action="store_true", help="no progress bars")
+    build.set_defaults(run=_run_build)
+
+    info = subparsers.add_parser("info", help="what is in a store file?", description="Reads a store file's header.")
+    info.add_argument("store", type=Path, metavar="STORE")
+    info.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    info.set_defaults(run=_run_info)
+
+    verify = subparsers.add_parser(
+        "verify", help="is a store file whole?", description="Compares every checksum; says where the first damage is."
+    )
+    verify.add_argument("store", type=Path, metavar="STORE")
+    verify.add_argument("--quiet", action="store_true", help="no progress bar")
+    verify.set_defaults(run=_run_verify)
+
+    extract = subparsers.add_parser(
+        "extract",
+        help="decompress rows of a store file into a .npy file",
+        description="Writes rows as they were, bit for bit. NumPy has no bfloat16 and no float8: their bits are "
+        "written as uint16 and uint8, for torch.from_numpy(np.load(OUT)).view(torch.bfloat16).",
+    )
+    extract.add_argument("store", type=Path, metavar="STORE")
+    extract.add_argument("out", type=Path, metavar="OUT.npy")
+    extract.add_argument(
+        "--ids", type=Path, metavar="IDS.npy", help="[n] integers: which rows, in this order (default: all)"
+    )
+    extract.add_argument("--quiet", action="store_true", help="no progress bar")
+    extract.set_defaults(run=_run_extract)
+
+
+def _run_build(arguments: argparse.Namespace) -> None:
+    from ..store.file.building import Job, build_file
+    from .array_files import load_rows
+
+    path = arguments.store
+    if path.is_dir() or not path.parent.is_dir():
+        raise CommandError(f"STORE: want a file in an existing folder, got {path}")
+    with _explained():
+        features = load_rows(arguments.features, arguments.key)
+        order = None if arguments.order is None else _order(arguments.order, len(features))
+        stat = arguments.features.stat()
+        source = {
+            "file": os.fspath(arguments.features.absolute()),
+            "bytes": stat.st_size,
+            "mtime_ns": stat.st_mtime_ns,
+            "key": arguments.key,
+            "dtype": str(features.dtype),
+        }
+        options = arguments.codec, arguments.layout, order, arguments.chunk_rows, not arguments.quiet
+        said = build_file(Job.check(features, *options), path, source)
+        if said:
+            print(said)
+    _run_info(argparse.Namespace(store=path, json=False))
+
+
+def _order(path: Path, num_rows: int) -> np.ndarray:
+    """int32 [num_rows], hottest first."""
+    import numpy as np
+
+    from ..store.order import hottest_first
+
+    return hottest_first(_load_vector(path, "--order"), num_rows).numpy().astype(np.int32)
+
+
+def _load_vector(path: Path, option: str) -> np.ndarray:
+    import numpy as np
+
+    try:
+        vector = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise CommandError(f"{option}: want a .npy file, got {path}: {error}") from error
+    if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind not in "iufb":
+        got = f"{list(vector.shape)} {vector.dtype}" if isinstance(vector, np.ndarray) else "another file"
+        raise CommandError(f"{option}: want [n] numbers in {path}, got {got}")
+    return vector
+
+
+def _run_info(arguments: argparse.Namespace) -> None:
+    from ..store.file.reading import StoreFile
+
+    with _explained(), StoreFile(arguments.store) as file:
+        record = _describe(file)
+    if arguments.json:
+        print(json.dumps(record, indent=1))
+        return
+    shape = ", ".join(str(size) for size in record["shape"])
+    print(
+        f"{arguments.store}: [{shape}] {record['dtype']}, codec {record['codec']!r}, {record['layout']} slots of "
+        f"{record['slot_bytes']} bytes, {record['num_overflow']} overflow rows, "
+        f"{'hottest rows first' if record['ordered'] else 'in the order of ids'}\n"
+        f"{record['file_bytes']} bytes instead of {record['raw_bytes']}: savings {record['savings']:.1%}"
+    )
+
+
+def _describe(file: StoreFile) -> dict[str, Any]:
+    from ..store.file.header import VERSION
+
+    header = file.header
+    raw_bytes = header.num_rows * header.row_bytes
+    return {
+        "version": VERSION,
+        "shape": [header.num_rows, *header.row_shape],
+        "dtype": str(header.dtype).removeprefix("torch."),
+        "codec": header.codec_kind,
+        "codec_parameters": header.codec_parameters,
+        "layout": "compact" if header.slot_bytes < header.row_bytes else "inplace",
+        "slot_bytes": header.slot_bytes,
+        "lead_bytes": header.lead_bytes,
+        "num_overflow": header.num_overflow,
+        "ordered": header.ordered,
+        "block_bytes": header.block_bytes,
+        "num_blocks": header.num_blocks,
+        "sections": {name: section.nbytes for name, section in header.sections.items()},
+        "file_bytes": header.file_bytes,
+        "raw_bytes": raw_bytes,
+        "savings": 1 - header.file_bytes / raw_bytes if raw_bytes else 0.0,
+    }
+
+
+def _run_verify(arguments: argparse.Namespace) -> None:
+    from ..store.file.reading import StoreFile
+
+    with _explained(), StoreFile(arguments.store) as file:
+        file.check(progress=not arguments.quiet)
+        file.codec()
+        file.slot_of()
+        print(f"{arguments.store}: whole, {file.header.num_blocks} blocks, {file.header.file_bytes} bytes")
+
+
+def _run_extract(arguments: argparse.Namespace) -> None:
+    import numpy as np
+    import torch
+    from tqdm import tqdm
+
+    from ..store.feature_store import CompressedFeatureStore
+    from ..store.file.file_io import replacing
+
+    if arguments.out.is_dir() or not arguments.out.parent.is_dir() or arguments.out.suffix != ".npy":
+        raise CommandError(f"OUT: want a file named *.npy in an existing folder, got {arguments.out}")
+    with _explained(), CompressedFeatureStore.load(arguments.store, pin=False, verify="read") as store:
+        ids = None if arguments.ids is None else _load_vector(arguments.ids, "--ids")
+        if ids is not None and ids.dtype not in (np.int32, np.int64):
+            raise CommandError(f"--ids: want int32 or int64, got {ids.dtype}")
+        num_rows = len(store) if ids is None else len(ids)
+        bits = {torch.bfloat16: np.uint16, torch.float8_e4m3fn: np.uint8, torch.float8_e5m2: np.uint8}.get(store.dtype)
+        dtype = np.dtype(bits if bits is not None else str(store.dtype).removeprefix("torch."))
+        step = max(1, _EXTRACT_BYTES // store.codec.row_bytes)
+        with replacing(arguments.out) as out, tqdm(total=num_rows, unit="row", disable=arguments.quiet) as bar:
+            shape = (num_rows, *store.codec.row_shape)
+            about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(out, about)
+            for first in range(0, num_rows, step):
+                count = min(step, num_rows - first)
+                if ids is None:
+                    part: Any = torch.arange(first, first + count, device="cpu")
+                else:
+                    part = np.array(ids[first : first + count])
+                out.write(store.gather(part).view(-1).view(torch.uint8).numpy().data)
+                bar.update(count)
+        said = "" if bits is None else f", the bits of {str(store.dtype).removeprefix('torch.')}"
+        print(f"{arguments.out}: {list(shape)} {dtype}{said}")
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What the user's files and arguments are not, as one line."""
+    try:
+        yield
+    except (ValueError, TypeError, IndexError) as error:  # FormatError and ArrayFileError are ValueErrors
+        raise CommandError(str(error)) from error

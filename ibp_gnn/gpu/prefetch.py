@@ -1,0 +1,229 @@
+"""Prefetcher: the features of the next mini-batches are fetched while this one trains.
+
+    batches = ibp_gnn.Prefetcher(loader, cache, device="cuda")
+    for (input_nodes, output_nodes, blocks), x in batches:
+        ...                                # x: the same bits as cache.gather(input_nodes, device="cuda")
+
+No threads: the loader runs where it always did, in the thread that asks for the next batch; what overlaps is the GPU's
+work, on a stream of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sized
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+import torch
+
+from ..codec.values import as_ids, resolve_device
+from ..store.feature_store import CompressedFeatureStore, check_ids_on_cpu
+from ..store.row_source import RowSource
+from .cache import CompressedGPUCache
+
+Batch = TypeVar("Batch")
+
+# How many steps the host may enqueue before the GPU has done the first of them. More would not make the GPU busier, and
+# the features of each are memory that is not free until the GPU has passed it.
+_STEPS_AHEAD = 2
+_END: Any = object()
+_NO_VERSION: Any = object()  # differs from every version
+
+
+def first_of(batch: Any) -> Any:
+    """The first part of a tuple or list, which is where DGL's loader has the input nodes; any other batch itself."""
+    return batch[0] if isinstance(batch, (tuple, list)) else batch
+
+
+class Prefetcher(Generic[Batch]):
+    """Wraps a loader: yields each of its batches with the features for it. Can be iterated again and again, as the
+    loader can. A context manager."""
+
+    def __init__(
+        self,
+        loader: Iterable[Batch],
+        source: RowSource,
+        *,
+        device: torch.device | str,
+        ids: Callable[[Batch], Any] = first_of,
+        lookahead: int = 1,
+    ) -> None:
+        """loader: any iterable of batches.
+        source: the features; a store, a GPU cache or any other RowSource. Ids in CPU memory reach it there. To a source
+        of your own they come pinned if `device` is a GPU: its `ids.to(device, non_blocking=True)` does not wait.
+        If its rows change, give it a `version` that changes with them, as the stores of ibp_gnn have.
+        device: where the features go. On the CPU nothing overlaps: the calls, their order and the bits are the same.
+        ids: the ids of a batch's rows, [n] int32/int64 on the CPU or a GPU, repeats and n == 0 allowed.
+        lookahead: so many batches are fetched together, in one gather. It pays where one large gather is cheaper than
+        several small ones: rows of a large store in CPU memory, read in order by a GPU. Up to 2 * lookahead batches are
+        held, the one in use among them.
+
+        Raises TypeError for a source that is no RowSource, ValueError for a lookahead below 1.
+        """
+        if isinstance(source, (torch.Tensor, type)) or not isinstance(source, RowSource):
+            raise TypeError(f"source: want a RowSource (shape, dtype and gather), got {type(source).__name__}")
+        if not isinstance(loader, Iterable):
+            raise TypeError(f"loader: want an iterable of batches, got {type(loader).__name__}")
+        if isinstance(lookahead, bool) or not isinstance(lookahead, int) or lookahead < 1:
+            raise ValueError(f"lookahead: want a whole number of at least 1, got {lookahead!r}")
+        self._loader, self._source, self._ids, self._lookahead = loader, source, ids, lookahead
+        self._device = resolve_device(device, torch.device("cpu"))
+        self._running: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+
+    def __iter__(self) -> Generator[tuple[Batch, torch.Tensor], None, None]:
+        """Yields (batch, features [n, *row_shape] on `device`), in the loader's order. The stream that is current when
+        a batch is asked for may use its features; the host waits for the GPU only to stay within a few steps of it.
+
+        The features are those that the source has at the moment of the yield: a batch that was fetched before an update
+        is fetched again. So in a loop that updates the source at every step, fetching ahead gains nothing.
+
+        An error of the loader, of `ids` or of the gather is raised in the place of the batch that it is about, after
+        all batches before it; then the iteration is over. What a kernel reports of ids on a GPU comes later, as with
+        RowSource.gather. Leaving the loop early ends the fetches that are under way.
+        """
+        run = self._iterate()
+        self._running.add(run)
+        return run
+
+    def __len__(self) -> int:
+        """The loader's. Raises TypeError if it has none."""
+        return len(cast(Sized, self._loader))
+
+    def close(self) -> None:
+        """Ends the iterations under way, and waits for their fetches. Idempotent."""
+        for run in list(self._running):
+            run.close()
+
+    def __enter__(self) -> Prefetcher[Batch]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _iterate(self) -> Generator[tuple[Batch, torch.Tensor], None, None]:
+        side = _SideStream(self._device) if self._device.type == "cuda" else None
+        batches = iter(self._loader)
+        group: list[tuple[Batch, torch.Tensor]] = []  # batches with their ids, to be fetched together
+        ready: deque[_Fetched] = deque()
+        failure: Exception | None = None
+        ended = False
+        try:
+            while True:
+                if side is not None:
+                    side.pace()
+                # One batch a step, so that sampling is spread evenly. The group after the one in use is always whole,
+                # and under way.
+                while not ended and len(ready) + len(group) < 2 * self._lookahead:
+                    try:
+                        batch = next(batches, _END)
+                        ended = batch is _END
+                        if not ended:
+                            group.append((batch, self._ids_of(batch)))
+                    except Exception as error:
+                        failure, ended = error, True
+                    if group and (ended or len(group) == self._lookahead):
+                        try:
+                            ready += self._fetch(group, side)
+                        except Exception as error:
+                            failure, ended = error, True
+                        group = []
+                if not ready:
+                    break
+                yield self._hand_over(ready.popleft())
+            if failure is not None:
+                raise failure
+        finally:
+            failure = None  # its traceback holds this frame
+            if side is not None and ready:
+                side.stream.synchronize()
+
+    def _ids_of(self, batch: Batch) -> torch.Tensor:
+        ids = as_ids(self._ids(batch))
+        if self._lookahead > 1:  # or gather would not know which of the batches a bad id is of
+            check_ids_on_cpu(ids, self._source.shape[0])
+        return ids
+
+    def _fetch(self, group: list[tuple[Batch, torch.Tensor]], side: _SideStream | None) -> list[_Fetched]:
+        ids = [one for _, one in group]
+        version = self._version()
+        if side is None:
+            rows, event = self._gather(ids), None
+        else:
+            side.take(ids)
+            with torch.cuda.stream(side.stream):
+                rows, event = self._gather(ids), torch.cuda.Event()
+                event.record()
+        if version != self._version():  # an update meanwhile: of these rows nobody knows
+            version = _NO_VERSION
+        fetched = zip(group, rows, strict=True)
+        return [_Fetched(batch, own_ids, part, event, version) for (batch, own_ids), part in fetched]
+
+    def _hand_over(self, fetched: _Fetched) -> tuple[Batch, torch.Tensor]:
+        """Makes the current stream wait for the rows, and the allocator keep them until it has passed their last
+        use."""
+        if fetched.version != self._version():
+            return fetched.batch, self._gather([fetched.ids])[0]
+        if fetched.done is not None:
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(fetched.done)
+            fetched.rows.record_stream(stream)
+        return fetched.batch, fetched.rows
+
+    def _version(self) -> Any:
+        return getattr(self._source, "version", None)
+
+    def _gather(self, ids: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The rows of each batch, on the current stream."""
+        rows = self._source.gather(self._pinned(ids[0] if len(ids) == 1 else torch.cat(ids)), device=self._device)
+        return list(rows.split([len(one) for one in ids]))
+
+    def _pinned(self, ids: torch.Tensor) -> torch.Tensor:
+        """Pinned if they are on the way from the CPU to a GPU: a copy from pageable memory makes the host wait. torch
+        reuses the pinned memory only after the copy. Our own sources do that themselves."""
+        own = isinstance(self._source, (CompressedFeatureStore, CompressedGPUCache))
+        return ids.pin_memory() if self._device.type == "cuda" and not ids.is_cuda and not own else ids
+
+
+class _Fetched(NamedTuple):
+    batch: Any
+    ids: torch.Tensor
+    rows: torch.Tensor
+    done: torch.cuda.Event | None
+    """Recorded behind what writes the rows; None on the CPU."""
+    version: Any
+    """Of the source when the fetch began."""
+
+
+class _SideStream:
+    """The stream of fetches to one GPU, in step with the stream that is current when its methods are called."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.stream = _stream_for(device)
+        self._steps: deque[torch.cuda.Event] = deque()
+        # What the source keeps on the GPU may be in the making there.
+        self.stream.wait_stream(torch.cuda.current_stream(device))
+
+    def pace(self) -> None:
+        """Called once a step: waits until the GPU is at most _STEPS_AHEAD steps behind the host."""
+        step = torch.cuda.Event()
+        step.record(torch.cuda.current_stream(self._device))
+        self._steps.append(step)
+        if len(self._steps) > _STEPS_AHEAD:
+            self._steps.popleft().synchronize()
+
+    def take(self, ids: list[torch.Tensor]) -> None:
+        """Ids that are on the GPU may be in the making there, and must outlive their use here."""
+        on_gpu = [one for one in ids if one.device == self._device]
+        if on_gpu:
+            self.stream.wait_stream(torch.cuda.current_stream(self._device))
+        for one in on_gpu:
+            one.record_stream(self.stream)
+
+
+@functools.cache
+def _stream_for(device: torch.device) -> torch.cuda.Stream:
+    """One for all Prefetchers: torch keeps the memory freed on each stream for that stream."""
+    return torch.cuda.Stream(device)

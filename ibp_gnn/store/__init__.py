@@ -1,0 +1,1 @@
+"""All rows of a feature matrix, compressed, in CPU memory or in a file."""

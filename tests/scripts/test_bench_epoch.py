@@ -1,0 +1,162 @@
+"""scripts/bench_epoch.py on a tiny config, on the CPU: what needs a GPU is said to be missing, the rest adds up."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ibp_gnn.config import ConfigError, load
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CONFIG = REPOSITORY / "configs" / "bench_epoch.yaml"
+GENERATED = (
+    "{graph: products, nodes: 3000, edges: 9000, width: 20}, "
+    "{graph: papers, nodes: 3000, edges: 9000, width: 24, dtype: float16}"
+)
+TINY = [
+    f"sets=[{GENERATED}]",
+    "batches=5",
+    "batch_size=32",
+    "fanouts=[2, 3]",
+    "hidden=8",
+    "epochs=2",
+    "verify_batches=5",
+    "live_batches=2",
+    "lookahead=2",
+]
+ON_CPU = ["raw", "ours", "ours_prefetch", "ours_lookahead"]
+ALL = ["raw", "raw_cache", "raw_cache_prefetch", "ours", "ours_prefetch", "ours_lookahead", "on_gpu"]
+
+
+@pytest.fixture(scope="module")
+def part() -> Any:
+    """Imports a module of scripts/ by name, as the script does."""
+    pytest.importorskip("dgl")
+    sys.path.insert(0, str(REPOSITORY / "scripts"))
+    yield importlib.import_module
+    sys.path.remove(str(REPOSITORY / "scripts"))
+
+
+def run(part: Any, folder: Path, device: str) -> dict[str, Any]:
+    files = ["--json", str(folder / "out.json"), "--plot", str(folder / "out.png")]
+    part("bench_epoch").main(["--config", str(CONFIG), *files, "--set", *TINY, f"device={device}"])
+    assert (folder / "out.png").stat().st_size > 10_000
+    return json.loads((folder / "out.json").read_text())
+
+
+def check(record: dict[str, Any], methods: list[str]) -> None:
+    assert record["benchmark"] == "epoch" and {"hardware", "versions", "commit", "config"} <= record.keys()
+    assert [one["name"] for one in record["sets"]] == [
+        "synthetic products, 20 x float32",
+        "synthetic papers, 24 x float16",
+    ]
+    for one in record["sets"]:
+        assert [method["method"] for method in one["methods"]] == methods
+        assert set(one["skipped"]) == set(ALL) - set(methods)
+        assert len(one["losses_equal"]) == 5 and one["raw_bytes"] > 0 and one["ids_per_batch"] >= 32
+        for method in one["methods"]:
+            assert 0 < method["fetch_ms"] and 0 < method["train_ms"] < method["epoch_ms"]
+            assert 0 < method["fetch_alone_ms"]
+            assert (method["with_sampling_ms"] is None) == (method["method"] == "ours_lookahead")
+    assert [one["edges"] for one in record["sets"]] == [18_000, 9_000]
+
+
+def test_on_the_cpu(part: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = run(part, tmp_path, "cpu")
+    check(record, ON_CPU)
+    printed = capsys.readouterr().out
+    assert "not measured, needs a CUDA device: raw cache + ordered UVA; raw cache + ordered UVA, prefetch" in printed
+    tables = part("bench_epoch_parts.tables")
+    assert tables.table(record) in printed and "mean of ours_vs_raw over 2 feature sets" in printed
+    for one in record["sets"]:
+        assert one["caches"] == {}
+        for name, value in one["ratios"].items():
+            assert (f"{one['name']}: loses: {name} " in printed) == (value < 1)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu(part: Any, tmp_path: Path) -> None:
+    record = run(part, tmp_path, "cuda")
+    check(record, ALL)
+    for one in record["sets"]:
+        assert set(one["caches"]) == {"raw_cache", "ours"}
+        for cache in one["caches"].values():
+            assert 0 < cache["bytes"] <= 0.2 * one["raw_bytes"] and 0 < cache["hit_rate"] < 1
+
+
+def test_json_is_there_after_every_set(part: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = part("bench_epoch")
+    calls = []
+
+    def fail_at_the_second(*arguments: Any) -> dict[str, Any]:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise RuntimeError("the second set")
+        return {"name": "the first set"}
+
+    monkeypatch.setattr(bench, "run", fail_at_the_second)
+    path = tmp_path / "out.json"
+    with pytest.raises(RuntimeError, match="the second set"):
+        bench.main(["--config", str(CONFIG), "--json", str(path), "--set", *TINY, "device=cpu"])
+    assert json.loads(path.read_text())["sets"] == [{"name": "the first set"}]
+
+
+def test_other_losses_are_found(part: Any) -> None:
+    config_part, data_part, measure = (part(f"bench_epoch_parts.{name}") for name in ("config", "data", "measure"))
+    methods = part("bench_epoch_parts.methods")
+    config = load(config_part.Config, CONFIG, TINY)
+    device = torch.device("cpu")
+    data = data_part.load(config.sets[0], config)
+    batches, _ = data_part.keep(data, config, device)
+    wrong = data.rows.clone()
+    wrong[batches[1].ids] += 1
+    wrong[batches[0].ids] = data.rows[batches[0].ids]  # whose features are compared themselves
+    sources = [methods.Method(key, methods.HostRows(rows)) for key, rows in (("raw", data.rows), ("ours", wrong))]
+    with pytest.raises(RuntimeError, match="ours: want losses .* as raw, got "):
+        measure.verify(sources, batches, data, config, device)
+    wrong[batches[0].ids[0]] += 1
+    with pytest.raises(AssertionError, match="bits differ"):
+        measure.verify(sources, batches, data, config, device)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def out_degrees(graph: Any) -> torch.Tensor:
+    _, sources, _ = graph.adj_tensors("csc")
+    return sources.bincount(minlength=graph.num_nodes())
+
+
+def test_hottest_nodes_come_first(part: Any) -> None:
+    config_part, data_part = part("bench_epoch_parts.config"), part("bench_epoch_parts.data")
+    config = load(config_part.Config, CONFIG, TINY)
+    for one in config.sets:
+        degrees = out_degrees(data_part.load(one, config).graph)
+        assert torch.equal(degrees, degrees.sort(descending=True).values)
+    wordnet = data_part.load(config_part.FeatureSet("wordnet"), config)
+    degrees = out_degrees(wordnet.graph)
+    assert torch.equal(degrees, degrees.sort(descending=True).values)
+    original = data_part.load_wordnet("bow")
+    assert torch.equal(wordnet.labels.bincount(), original.labels.bincount())
+    assert torch.equal(wordnet.labels[wordnet.train_ids].bincount(), original.labels[original.train_ids].bincount())
+    words = original.features[original.train_ids].sum(0)
+    assert torch.equal(wordnet.rows[wordnet.train_ids].sum(0), words)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("sets=[{graph: wordnet, nodes: 5}]", "nodes of wordnet: want none .*, got 5"),
+        ("sets=[{graph: papers, nodes: 50, edges: 9}]", "width of papers: want a number, got None"),
+        ("sets=[{graph: cora}]", "want one of"),
+        ("verify_batches=99", "verify_batches: want at most batches = 5, got 99"),
+        ("lookahead=1", "lookahead"),
+    ],
+)
+def test_bad_configs(part: Any, override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(part("bench_epoch_parts.config").Config, CONFIG, [*TINY, override])
