@@ -512,7 +512,7 @@ def test_an_interrupt_while_a_fork_waits() -> None:
 
 _EXIT = """
 import threading, time
-from ibp_gnn import read_write_lock
+from ibp_gnn.concurrency import read_write_lock
 read_write_lock._MOST_SECONDS_AT_EXIT = {most}
 lock, inside = read_write_lock.ReadWriteLock(), threading.Event()
 def write():

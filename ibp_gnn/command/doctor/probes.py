@@ -26,7 +26,7 @@ _MARK = "ibp-gnn doctor found: "
 # The child gets this process's module search path, before it imports anything.
 _CHILD = (
     f"import sys; sys.path[:] = sys.argv[1].split({os.pathsep!r}); "
-    "from ibp_gnn.doctor import probes; probes.answer(sys.argv[2])"
+    "from ibp_gnn.command.doctor import probes; probes.answer(sys.argv[2])"
 )
 _PIN_BYTES = 256 << 20
 

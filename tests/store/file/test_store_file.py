@@ -296,7 +296,7 @@ def test_memory_stays_bounded(ordered: bool, tmp_path: Path) -> None:
     options = ["--quiet", *(["--order", "hot.npy"] if ordered else [])]
     # Not ru_maxrss, which starts with what the parent process has.
     program = (
-        "import re, sys; from ibp_gnn.cli import main; status = main(sys.argv[1:]); "
+        "import re, sys; from ibp_gnn.command.cli import main; status = main(sys.argv[1:]); "
         "print(re.search('VmHWM:\\\\s+([0-9]+) kB', open('/proc/self/status').read())[1]); sys.exit(status)"
     )
     arguments = [sys.executable, "-c", program, "build", "x.npy", "s.ibp", *options]
@@ -618,7 +618,7 @@ def test_a_full_tmpfs_is_an_error_and_no_signal(tmp_path: Path) -> None:
     try:
         make(tmp_path / "s.ibp", mixed_rows(torch.float32, 33))
         program = (
-            "import sys; from pathlib import Path; import ibp_gnn; from ibp_gnn.store_file import sharing, writing\n"
+            "import sys; from pathlib import Path; import ibp_gnn; from ibp_gnn.store.file import sharing, writing\n"
             "sharing.FOLDER = Path(sys.argv[2]); writing.free_bytes = lambda folder: 1 << 40\n"
             "try: ibp_gnn.CompressedFeatureStore.load(sys.argv[1], shared=True)\n"
             "except OSError as error: print(error)"
