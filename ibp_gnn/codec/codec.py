@@ -15,6 +15,7 @@ from .compressed_rows import CompressedRows
 from .fit_dict import escape_share, fit_dictionaries
 from .fit_ibp import fit_invariant_bits
 from .forms import DictForm, Form, IbpForm, check_chunk
+from .gather import GpuGather, MappedRows
 from .mapped_arrays import page_releaser
 from .values import as_ids, as_tensor, check_row_shape, num_values, prepare_out, to_bytes
 
@@ -209,9 +210,9 @@ class Codec:
         if compressed.device.type == "cpu":
             dispatch.decode_on_cpu(self.form, compressed, ids, to_bytes(out))
             return out
-        from .gather import GpuGather, MappedRows  # it builds on this module
-
-        gather = GpuGather(self, compressed.device, MappedRows.on_device(compressed), lead_bytes=compressed.slot_bytes)
+        gather = GpuGather(
+            self.form, compressed.device, MappedRows.on_device(compressed), lead_bytes=compressed.slot_bytes
+        )
         gather.gather(ids, to_bytes(out))
         gather.check()
         return out

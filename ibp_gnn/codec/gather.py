@@ -9,10 +9,8 @@ import torch
 from torch.utils.dlpack import to_dlpack
 
 from .. import _native
-from ..store.pinned import PinnedRows
-from .codec import Codec
 from .compressed_rows import CompressedRows
-from .forms import DictForm
+from .forms import DictForm, Form
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,16 +50,11 @@ class MappedRows:
     slots_address: int
     overflow_address: int
     bitmask: torch.Tensor
-    held_by: PinnedRows | None = None
+    held_by: object = None
 
     @classmethod
     def on_device(cls, rows: CompressedRows) -> MappedRows:
         return cls(rows, rows.slots.data_ptr(), rows.overflow.data_ptr(), rows.bitmask)
-
-    @classmethod
-    def pinned(cls, pinned: PinnedRows, bitmask: torch.Tensor) -> MappedRows:
-        """bitmask: that of the rows, on the GPU."""
-        return cls(pinned.rows, pinned.slots.address, pinned.overflow.address, bitmask, pinned)
 
     def native(self) -> Any:
         return _native.cuda().RowBuffers(
@@ -102,7 +95,7 @@ class GpuGather:
 
     def __init__(
         self,
-        codec: Codec,
+        form: Form,
         device: torch.device,
         store: MappedRows,
         *,
@@ -112,7 +105,7 @@ class GpuGather:
         store_offset: int = 0,
     ) -> None:
         self._native = _native.cuda()  # first: says how to get it where it is missing
-        self.codec, self.device, self.num_rows = codec, device, store.rows.num_rows
+        self.form, self.device, self.num_rows = form, device, store.rows.num_rows
         with torch.cuda.device(device):
             self._counters = torch.zeros(self._native.NUM_COUNTERS, dtype=torch.int64, device=device)
             # What the kernel writes of errors and counters, the host reads without waiting.
@@ -121,7 +114,7 @@ class GpuGather:
         self._last_hits_misses = (0, 0)
         self._touched: torch.Tensor | None = None
         self._num_places = self.num_rows + store_offset
-        self._miss_blocks = _miss_blocks(codec)
+        self._miss_blocks = _miss_blocks(form)
         self._miss_rate = 1.0 if cache is None or cache.num_rows < self.num_rows else 0.0
         # Misses are spread over it.
         footprint_rows = self.num_rows - (cache.num_rows if cache is not None and store_offset == 0 else 0)
@@ -136,7 +129,7 @@ class GpuGather:
     def planned(self, reads: _Reads) -> Any:
         """A plan for what is to be read of the same rows."""
         cache = MappedRows.on_device(reads.cache) if reads.cache is not None else None
-        form = self.codec.form.on_device(self.device)
+        form = self.form.on_device(self.device)
         return _native.cuda().make_gather_plan(
             form.native,
             reads.store.native(),
@@ -244,7 +237,7 @@ class GpuGather:
         """Waits for the current stream."""
         hits, misses, pcie_bytes = self._counters[:-1].tolist()
         unique = None if self._touched is None else _count_bits(self._touched)
-        return GatherStats(hits, misses, pcie_bytes, misses * self.codec.row_bytes, unique)
+        return GatherStats(hits, misses, pcie_bytes, misses * self.form.row_bytes, unique)
 
     def reset_stats(self) -> None:
         self._counters[:-1] = 0
@@ -288,9 +281,9 @@ def ids_on_gpu(ids: torch.Tensor, device: torch.device) -> torch.Tensor:
     return staged.copy_(ids).to(device, non_blocking=True)
 
 
-def _miss_blocks(codec: Codec) -> int:
-    if isinstance(codec.form, DictForm):
-        return _MISS_BLOCKS_ZERO_CODE if codec.form.zero_code else _MISS_BLOCKS
+def _miss_blocks(form: Form) -> int:
+    if isinstance(form, DictForm):
+        return _MISS_BLOCKS_ZERO_CODE if form.zero_code else _MISS_BLOCKS
     return _MISS_BLOCKS_IBP
 
 

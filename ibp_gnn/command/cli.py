@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CommandError, ImportError, OSError) as error:
         return _fail(error)
     except ValueError as error:
-        from .array_files import ArrayFileError
+        from ..datasets.array_files import ArrayFileError
 
         if not isinstance(error, ArrayFileError):
             raise
@@ -63,8 +63,8 @@ def _add_analyze(subparsers: Any) -> None:
 
 
 def _run_analyze(arguments: argparse.Namespace) -> None:
+    from ..datasets.array_files import load_rows
     from .analysis import analyze
-    from .array_files import load_rows
     from .plots import plot_analysis, require_matplotlib
 
     # What would fail after the work fails before it.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..command.array_files import load_rows
+from .array_files import load_rows
 from .arrays import load_arrays
 from .as_tensors import share_memory
 from .hetero_dataset import HeteroNodeDataset

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..command.array_files import load_rows
+from .array_files import load_rows
 from .as_tensors import class_labels, edge_tensors, node_ids, share_memory
 from .node_dataset import DatasetError, NodeDataset
 

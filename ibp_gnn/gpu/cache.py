@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from ..codec.compressed_rows import CompressedRows
-from ..codec.gather import GatherStats, GpuGather, MappedRows, Remap, ids_on_gpu
+from ..codec.gather import GatherStats, GpuGather, Remap, ids_on_gpu
 from ..codec.values import as_ids, prepare_out, resolve_device, to_bytes
 from ..store.feature_store import CompressedFeatureStore, check_ids_on_cpu
 from ..store.order import hottest_first
-from ..store.updates import Overwrite, RowPatch, RowWriter, StoreOnGpu
+from ..store.updates import CacheUpdate, RowPatch, RowWriter, StoreOnGpu
 from .capacity import is_share, parse_capacity
 
 _MAX_PLACES = 2**31 - 1  # the table of places is int32
@@ -57,7 +57,7 @@ class CompressedGPUCache:
             place = self._places(order[:num_cached])
             mapped = store.mapped_rows(self.device)
             gather = GpuGather(
-                store.codec,
+                store.codec.form,
                 self.device,
                 mapped,
                 lead_bytes=store.lead_bytes,
@@ -112,7 +112,7 @@ class CompressedGPUCache:
             place = parts.place[ids.to(self.device)].to(torch.int64)
         cached = torch.nonzero(place < self.num_cached).flatten()
         patch = parts.writer.prepare(place[cached], new.select(cached.cpu(), self.device))
-        mapped = MappedRows.pinned(store.pinned, parts.bitmask)
+        mapped = store.pinned.mapped(parts.bitmask)
         remap = parts.gather.remap(mapped, lead_bytes=store.lead_bytes, cache=patch.rows)
         return CacheUpdate(patch, [*patch.overwrites, of_store.of_bitmask(parts.bitmask)], remap)
 
@@ -120,7 +120,7 @@ class CompressedGPUCache:
         """For the store, whose rows are to lie in another place, unchanged; it holds its lock alone. Changes nothing
         before `Remap.commit`."""
         parts = self._open
-        mapped = MappedRows.pinned(store.pinned, parts.bitmask)
+        mapped = store.pinned.mapped(parts.bitmask)
         return parts.gather.remap(mapped, lead_bytes=store.lead_bytes, cache=parts.writer.rows)
 
     @property
@@ -253,14 +253,6 @@ class _Parts(NamedTuple):
     gather: GpuGather
     bitmask: torch.Tensor  # a copy of the store's
     place: torch.Tensor | None
-
-
-class CacheUpdate(NamedTuple):
-    """An update of the store as it concerns one cache."""
-
-    patch: RowPatch
-    overwrites: list[Overwrite]  # those of the patch, and of the copy of the store's bitmask
-    remap: Remap
 
 
 def _hot_order(

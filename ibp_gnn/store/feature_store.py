@@ -8,7 +8,7 @@ import os
 import warnings
 import weakref
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 
@@ -26,10 +26,7 @@ from .file.reading import StoreFile
 from .file.writing import save
 from .pinned import PinError, PinnedRows
 from .shared_rows import SharedRows
-from .updates import RowWriter, StoreOnGpu, UndoError, least_lead_bytes, write_all
-
-if TYPE_CHECKING:
-    from ..gpu.cache import CompressedGPUCache
+from .updates import RowWriter, StoreCache, StoreOnGpu, UndoError, least_lead_bytes, write_all
 
 
 class _OnGpu(NamedTuple):
@@ -83,7 +80,7 @@ class CompressedFeatureStore:
         self._writer: RowWriter | None = None  # from the first update on
         self._version = 0
         self._torn: str | None = None  # why the rows are neither old nor new ones
-        self._caches: weakref.WeakSet[CompressedGPUCache] = weakref.WeakSet()
+        self._caches: weakref.WeakSet[StoreCache] = weakref.WeakSet()
         self._shared = shared
         self.lock = ReadWriteLock()
         self.lock.outer = shared
@@ -261,7 +258,7 @@ class CompressedFeatureStore:
             overwrites, remaps, of_caches = list(patch.overwrites), [], []
             for on_gpu in self._on_gpus.values():
                 overwrites.append(patch.of_bitmask(on_gpu.bitmask))
-                mapped = MappedRows.pinned(cast(PinnedRows, pinned), on_gpu.bitmask)
+                mapped = cast(PinnedRows, pinned).mapped(on_gpu.bitmask)
                 remaps.append(on_gpu.gather.remap(mapped, lead_bytes=lead_bytes))
             for cache in caches:
                 on_gpus = StoreOnGpu(cast(PinnedRows, pinned), lead_bytes)
@@ -324,7 +321,7 @@ class CompressedFeatureStore:
         if pinned is not None and process == os.getpid():
             pinned = PinnedRows(shared.rows, locked_for, held_by=shared)
             for on_gpu in self._on_gpus.values():
-                mapped = MappedRows.pinned(pinned, on_gpu.bitmask)
+                mapped = pinned.mapped(on_gpu.bitmask)
                 remaps.append(on_gpu.gather.remap(mapped, lead_bytes=shared.lead_bytes))
             remaps += [cache.prepare_move(StoreOnGpu(pinned, shared.lead_bytes)) for cache in self._caches]
         before = self._rows, self._pinned, [remap.gather.plan for remap in remaps]  # let go of at the end
@@ -361,7 +358,7 @@ class CompressedFeatureStore:
                 on_gpu = self._on_gpus.get(device)  # another thread may have been faster
                 if on_gpu is None:
                     place = None if self._slot_of is None else self._slot_of.to(device)
-                    gather = GpuGather(self.codec, device, mapped, lead_bytes=self.lead_bytes, place=place)
+                    gather = GpuGather(self.codec.form, device, mapped, lead_bytes=self.lead_bytes, place=place)
                     on_gpu = self._on_gpus[device] = _OnGpu(gather, mapped.bitmask)
         return on_gpu.gather
 
@@ -371,13 +368,13 @@ class CompressedFeatureStore:
         self._check_process()
         if not self._pin_now(device) or self._pinned is None:
             raise RuntimeError(f"the store's rows are not page-locked: {self._pin_failed or 'pin=False'}")
-        return MappedRows.pinned(self._pinned, self.rows.bitmask.to(device))
+        return self._pinned.mapped(self.rows.bitmask.to(device))
 
-    def add_cache(self, cache: CompressedGPUCache) -> None:
+    def add_cache(self, cache: StoreCache) -> None:
         """Updates reach this cache, too, as long as it lives. Call it with `lock` held since its rows were read."""
         self._caches.add(cache)
 
-    def remove_cache(self, cache: CompressedGPUCache) -> None:
+    def remove_cache(self, cache: StoreCache) -> None:
         """It has been closed. Call it with `lock` held alone."""
         self._caches.discard(cache)
 

@@ -11,6 +11,7 @@ import torch
 
 from .. import _native
 from ..codec.compressed_rows import CompressedRows
+from ..codec.gather import MappedRows
 
 
 class PageLock:
@@ -55,6 +56,10 @@ class PinnedRows:
             except RuntimeError as error:
                 raise PinError(_why(rows, error)) from error
         self.slots, self.overflow = locks["slots"], locks["overflow"]
+
+    def mapped(self, bitmask: torch.Tensor) -> MappedRows:
+        """bitmask: that of the rows, on the GPU that is to read them."""
+        return MappedRows(self.rows, self.slots.address, self.overflow.address, bitmask, held_by=self)
 
 
 class PinError(RuntimeError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -12,6 +12,7 @@ from .. import _native
 from ..codec.codec import Codec
 from ..codec.compressed_rows import CompressedRows, index_bytes
 from ..codec.forms import DictForm
+from ..codec.gather import Remap
 from .pinned import PinnedRows
 
 _LEAST_GROWTH = 16  # overflow rows; so that the first few updates of single rows do not all move the area
@@ -91,6 +92,33 @@ class StoreOnGpu(NamedTuple):
 
     pinned: PinnedRows
     lead_bytes: int
+
+
+class CacheUpdate(NamedTuple):
+    """An update of the store as it concerns one cache."""
+
+    patch: RowPatch
+    overwrites: list[Overwrite]  # those of the patch, and of the copy of the store's bitmask
+    remap: Remap
+
+
+class StoreCache(Protocol):
+    """What a store asks of each cache of its rows (ibp_gnn/gpu/cache.py)."""
+
+    device: torch.device
+
+    @property
+    def plan(self) -> Any: ...
+
+    def prepare_update(
+        self, ids: torch.Tensor, slots: torch.Tensor, new: CompressedRows, of_store: RowPatch, store: StoreOnGpu
+    ) -> CacheUpdate: ...
+
+    def commit_update(self, update: CacheUpdate) -> None: ...
+
+    def prepare_move(self, store: StoreOnGpu) -> Remap: ...
+
+    def release(self) -> None: ...
 
 
 class RowWriter:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ibp_gnn.command.array_files import load_rows
 from ibp_gnn.config import from_dict
 from ibp_gnn.datasets import load_dataset
+from ibp_gnn.datasets.array_files import load_rows
 from ibp_gnn.datasets.wordnet import find_glove_data
 
 from .config import Config

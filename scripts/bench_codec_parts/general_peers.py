@@ -44,7 +44,7 @@ class OwnCodec:
         if device.type == "cpu":
             return lambda: self.codec.decompress(self.compressed, ids, out)
         gather = GpuGather(
-            self.codec, device, MappedRows.on_device(self.compressed), lead_bytes=self.compressed.slot_bytes
+            self.codec.form, device, MappedRows.on_device(self.compressed), lead_bytes=self.compressed.slot_bytes
         )
 
         def decode() -> torch.Tensor:

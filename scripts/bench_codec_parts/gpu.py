@@ -55,7 +55,7 @@ def _measure_hbm(rows: torch.Tensor, config: Gpu) -> list[dict[str, Any]]:
         compress_s, compressed_part = _seconds(functools.partial(codec.compress, part), config.repeats)
         assert_bitwise_equal(codec.decompress(compressed_part), part)
         compressed = codec.compress(raw)
-        gather = GpuGather(codec, device, MappedRows.on_device(compressed), lead_bytes=compressed.slot_bytes)
+        gather = GpuGather(codec.form, device, MappedRows.on_device(compressed), lead_bytes=compressed.slot_bytes)
         kept_alive.append(compressed)
         methods[kind] = functools.partial(_decode, gather, to_bytes(out), 0)
         results.append(

@@ -17,8 +17,8 @@ import torch
 
 import ibp_gnn
 from ibp_gnn import Codec, CompressedFeatureStore
-from ibp_gnn.command.array_files import ArrayFileError, load_rows
 from ibp_gnn.command.cli import main
+from ibp_gnn.datasets.array_files import ArrayFileError, load_rows
 from ibp_gnn.testing import assert_bitwise_equal
 
 PNG_HEADER = b"\x89PNG\r\n\x1a\n"

@@ -96,7 +96,7 @@ def test_any_hint_gives_the_same_rows(dtype: torch.dtype, width: int, kind: str,
         hints = {0, 1, 16, usual // 2, usual - 40, usual - 8, usual - 1, usual, usual + 1, longest}
         for hint in sorted(one for one in hints if 0 <= one <= longest):
             for cache in (None, first_half):
-                gather = GpuGather(store.codec, device, mapped, lead_bytes=hint, cache=cache)
+                gather = GpuGather(store.codec.form, device, mapped, lead_bytes=hint, cache=cache)
                 out = torch.full((len(ids), width), float("nan"), dtype=dtype, device=device)
                 gather.gather(ids.to(device), to_bytes(out))
                 gather.check()
