@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "bind/ndarrays.h"
-#include "core/ibp_tables.h"
 #include "core/slot_buffers.h"
 #include "cpu/huge_pages.h"
 #include "cpu/rows.h"
@@ -34,14 +33,9 @@ DictCodec BindDictCodec(int32_t num_values, int32_t value_bits, int32_t symbol_b
   return DictCodec(layout, dictionary.data(), Length(dictionary), escape_dictionary.data(), Length(escape_dictionary));
 }
 
-void BindTables(const CpuVector<const uint8_t>& mask, const CpuVector<const uint8_t>& bitval, int64_t chunk_bits,
-                const CpuMatrix<uint32_t>& tables) {
-  CheckEqual("bitval bytes", Length(mask), Length(bitval));
-  const IbpLayout layout = MakeIbpLayout(Length(mask), chunk_bits);
-  CheckInvariantBits(layout, mask.data(), bitval.data());
-  CheckEqual("tables", int64_t{kNumTables}, static_cast<int64_t>(tables.shape(0)));
-  CheckEqual("units, padded", int64_t{TableStride(layout.row_bytes)}, static_cast<int64_t>(tables.shape(1)));
-  MakeIbpTables(layout, mask.data(), bitval.data(), tables.data());
+void BindDeviceTables(const RowCodec& codec, bool encoder, const CpuVector<uint8_t>& tables) {
+  CheckEqual("tables bytes", codec.DeviceTableBytes(encoder), Length(tables));
+  codec.WriteDeviceTables(encoder, tables.data());
 }
 
 void BindCountOnes(const CpuMatrix<const uint8_t>& rows, const CpuVector<int64_t>& ones, int threads) {
@@ -128,13 +122,16 @@ NB_MODULE(_cpu, m) {
   m.attr("SLACK_BYTES") = kSlackBytes;
   m.attr("MAX_ROW_BYTES") = kMaxRowBytes;
   m.attr("OVERFLOW_INDEX_BYTES") = kOverflowIndexBytes;
-  m.attr("NUM_TABLES") = kNumTables;
   m.def(
       "advise_huge_pages", [](const CpuVector<uint8_t>& memory) { AdviseHugePages(memory.data(), Length(memory)); },
       nb::arg("memory").noconvert(), "Asks for large pages for memory that has not been written yet.");
   m.def("bitmask_bytes", &BitmaskBytes, nb::arg("num_rows"));
   m.def("default_path", [] { return SelectCodePath().name; }, "Name of the code path that this CPU uses.");
-  nb::class_<RowCodec>(m, "RowCodec").def_ro("row_bytes", &RowCodec::row_bytes);
+  nb::class_<RowCodec>(m, "RowCodec")
+      .def_ro("row_bytes", &RowCodec::row_bytes)
+      .def("device_table_bytes", &RowCodec::DeviceTableBytes, nb::arg("encoder"))
+      .def("write_device_tables", &BindDeviceTables, nb::arg("encoder"), nb::arg("tables").noconvert(),
+           "The tables that a GPU reads; encoder: with those for encoding.");
   nb::class_<IbpCodec, RowCodec>(m, "IbpCodec")
       .def(
           "__init__",
@@ -154,8 +151,6 @@ NB_MODULE(_cpu, m) {
           nb::kw_only(), nb::arg("num_values"), nb::arg("value_bits"), nb::arg("symbol_bits"), nb::arg("trim_bits"),
           nb::arg("code_bits"), nb::arg("sign_low"), nb::arg("zero_code"), nb::arg("per_column"),
           nb::arg("dictionary").noconvert(), nb::arg("escape_dictionary").noconvert());
-  m.def("make_tables", &BindTables, nb::arg("mask").noconvert(), nb::arg("bitval").noconvert(), nb::arg("chunk_bits"),
-        nb::arg("tables").noconvert());
   m.def("count_ones", &BindCountOnes, nb::arg("rows").noconvert(), nb::arg("ones").noconvert(), nb::arg("threads"));
   m.def("measure", &BindMeasure, nb::arg("codec"), nb::arg("rows").noconvert(), nb::arg("payload_bytes").noconvert(),
         nb::arg("threads"), nb::arg("path") = "");

@@ -57,6 +57,10 @@ IBP_HOST_DEVICE uint32_t SpreadFields(uint32_t x, uint32_t keep, const uint32_t 
   return x & keep;
 }
 
+IBP_HOST_DEVICE constexpr int64_t IbpTablesBytes(const IbpLayout& layout) {
+  return int64_t{kNumTables} * TableStride(layout.row_bytes) * int64_t{sizeof(uint32_t)};
+}
+
 // mask, bitval: row_bytes bytes; tables: [kNumTables, TableStride(row_bytes)].
 inline void MakeIbpTables(const IbpLayout& layout, const uint8_t* mask, const uint8_t* bitval, uint32_t* tables) {
   const int32_t stride = TableStride(layout.row_bytes);

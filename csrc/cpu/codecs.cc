@@ -2,6 +2,9 @@
 
 #include <cstring>
 
+#include "core/dict_tables.h"
+#include "core/ibp_tables.h"
+
 namespace ibp {
 
 IbpCodec::IbpCodec(const uint8_t* mask_bytes, const uint8_t* bitval_bytes, int64_t row_bytes_, int64_t chunk_bits)
@@ -25,6 +28,13 @@ IbpCodec::IbpCodec(const uint8_t* mask_bytes, const uint8_t* bitval_bytes, int64
     ++keeping;
   }
   sparse = 8 * keeping <= num_groups && layout.chunk_bits <= 64;
+}
+
+int64_t IbpCodec::DeviceTableBytes(bool) const { return IbpTablesBytes(layout); }
+
+void IbpCodec::WriteDeviceTables(bool, uint8_t* out) const {
+  MakeIbpTables(layout, reinterpret_cast<const uint8_t*>(mask.data()), reinterpret_cast<const uint8_t*>(bitval.data()),
+                reinterpret_cast<uint32_t*>(out));
 }
 
 DictCodec::DictCodec(const DictLayout& layout_, const uint16_t* dictionary_, int64_t entries,
@@ -88,6 +98,12 @@ DictCodec::DictCodec(const DictLayout& layout_, const uint16_t* dictionary_, int
     for (int b = 0; b < 4; ++b) low_shuffle[4 * j + b] = static_cast<int8_t>(bit / 8 + b);
     low_shift[j] = static_cast<uint32_t>(bit % 8);
   }
+}
+
+int64_t DictCodec::DeviceTableBytes(bool encoder) const { return DictTables(layout, encoder).bytes; }
+
+void DictCodec::WriteDeviceTables(bool encoder, uint8_t* out) const {
+  MakeDictTables(layout, dictionary.data(), escape_dictionary, encoder, out);
 }
 
 }  // namespace ibp

@@ -19,6 +19,11 @@ struct RowCodec {
   int32_t row_bytes = 0;
   int64_t scratch_words = 0;  // uint64 words that measure and encode want
 
+  virtual ~RowCodec() = default;
+  // The tables that a GPU reads: how many bytes they are, and writes them. encoder: with those for encoding.
+  virtual int64_t DeviceTableBytes(bool encoder) const = 0;
+  virtual void WriteDeviceTables(bool encoder, uint8_t* out) const = 0;
+
  protected:
   explicit RowCodec(CodecKind kind_) : kind(kind_) {}
 };
@@ -35,6 +40,9 @@ struct IbpCodec : RowCodec {
 
   // mask, bitval: row_bytes bytes each. Throws ArgumentError.
   IbpCodec(const uint8_t* mask, const uint8_t* bitval, int64_t row_bytes, int64_t chunk_bits);
+
+  int64_t DeviceTableBytes(bool encoder) const override;
+  void WriteDeviceTables(bool encoder, uint8_t* out) const override;
 };
 
 struct DictCodec : RowCodec {
@@ -58,6 +66,9 @@ struct DictCodec : RowCodec {
   // escape_dictionary: kPlainSymbol symbols.
   DictCodec(const DictLayout& layout, const uint16_t* dictionary, int64_t entries, const uint16_t* escape_dictionary,
             int64_t escape_entries);
+
+  int64_t DeviceTableBytes(bool encoder) const override;
+  void WriteDeviceTables(bool encoder, uint8_t* out) const override;
 };
 
 }  // namespace ibp

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "core/format.h"
 #include "cuda/cuda_check.h"
+#include "cuda/encode_target.h"
 #include "cuda/row_units.cuh"
 
 namespace ibp {

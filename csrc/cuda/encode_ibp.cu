@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cuda/encode_common.cuh"
+#include "cuda/ibp_kernels.h"
 
 namespace ibp {
 namespace {

@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "cuda/cuda_check.h"
+#include "cuda/fit_ibp.h"
+#include "cuda/ibp_kernels.h"
 #include "cuda/row_units.cuh"
 
 namespace ibp {

@@ -1,11 +1,12 @@
 // The fast gather of codec "dict" for float16: a file of its own, since it takes long to compile.
-#include "cuda/gather_dict.h"
+#include "cuda/dict_kernels.h"
 #include "cuda/gather_dict_lanes.cuh"
 
 namespace ibp {
 
-bool LaunchGatherFloat16(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream) {
-  return LaunchDictLanes<2, 11>(codec, request, stream);
+std::optional<GatherKernel> ChooseGatherFloat16(const DeviceDictCodec& codec, const GatherRequest& request,
+                                                int out_alignment) {
+  return ChooseDictLanes<2, 11>(codec, request, out_alignment);
 }
 
 }  // namespace ibp

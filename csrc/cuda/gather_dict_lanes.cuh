@@ -9,6 +9,7 @@
 // of the next tile are on their way into registers while this one is decoded.
 #pragma once
 
+#include <optional>
 #include <type_traits>
 
 #include "cuda/gather_dict_any.cuh"
@@ -627,30 +628,20 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
   AddCounters(request, hits, misses, store_bytes);
 }
 
-template <typename Lanes>
-void LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request, int32_t window_bytes,
-                     cudaStream_t stream) {
-  const size_t shared_bytes = DictShared<Lanes>(codec.layout, window_bytes).block_bytes();
-  constexpr size_t kSharedBytesWithoutAsking = 48 << 10;
-  if (shared_bytes > kSharedBytesWithoutAsking) {
-    IBP_CUDA_CHECK(cudaFuncSetAttribute(DictLanesKernel<Lanes>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(shared_bytes)));
-  }
-  const GatherGrid grid = MakeGatherGrid(request, DictLanesKernel<Lanes>, shared_bytes, Lanes::kGroups);
-  DictLanesKernel<Lanes><<<grid.blocks, kThreads, shared_bytes, stream>>>(codec, request, window_bytes, grid);
-  IBP_CUDA_CHECK(cudaGetLastError());
-}
-
 // Fewest lanes a row that have it in one step and its payload in one load; long rows take several.
 template <int kValueBytes, int kLowBits, int kCodeBits, bool kPerColumn, bool kWhole, bool kZeroCode>
-bool LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream) {
+std::optional<GatherKernel> ChooseDictLanes(const DeviceDictCodec& codec, int32_t lead_bytes) {
   const int32_t values = codec.layout.num_values;
-  auto window_bytes = [&](int32_t base_align) { return RoundUp(request.lead_bytes + base_align - 4, kLoadBytes); };
-  auto launch_if = [&](auto lanes, bool last) {
+  auto window_bytes = [&](int32_t base_align) { return RoundUp(lead_bytes + base_align - 4, kLoadBytes); };
+  std::optional<GatherKernel> chosen;
+  auto choose_if = [&](auto lanes, bool last) {
     using Lanes = decltype(lanes);
     const int32_t window = window_bytes(Lanes::kBaseAlign);
     const bool fits = values <= Lanes::kSteps * Lanes::kStepValues && window <= Lanes::kFetchBytes;
-    if (fits || last) LaunchDictLanes<Lanes>(codec, request, window, stream);
+    if (fits || last) {
+      chosen = GatherKernel(reinterpret_cast<const void*>(&DictLanesKernel<Lanes>), lead_bytes, window,
+                            DictShared<Lanes>(codec.layout, window).block_bytes(), Lanes::kGroups);
+    }
     return fits || last;
   };
   // Portable to every GPU that the library is built for.
@@ -659,53 +650,54 @@ bool LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request,
   constexpr int kSteps = kValueBytes == 4 ? 6 : 3;  // of 768 values
   using MediumRows =
       DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 6 / kSteps, kSteps, kSteps, kPerColumn, kWhole, kZeroCode>;
-  if (DictShared<LongRows>(codec.layout, window_bytes(kSectorBytes)).block_bytes() > kMostSharedBytes) return false;
-  return launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 8, 4, 1, 1, kPerColumn, kWhole, kZeroCode>{}, false) ||
-         launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 16, 4, 1, 1, kPerColumn, kWhole, kZeroCode>{}, false) ||
-         launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 4, 1, 1, kPerColumn, kWhole, kZeroCode>{}, false) ||
-         launch_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 2, 2, 2, kPerColumn, kWhole, kZeroCode>{}, false) ||
-         (values > 512 && launch_if(MediumRows{}, false)) || launch_if(LongRows{}, true);
+  if (DictShared<LongRows>(codec.layout, window_bytes(kSectorBytes)).block_bytes() > kMostSharedBytes) return {};
+  choose_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 8, 4, 1, 1, kPerColumn, kWhole, kZeroCode>{}, false) ||
+      choose_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 16, 4, 1, 1, kPerColumn, kWhole, kZeroCode>{}, false) ||
+      choose_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 4, 1, 1, kPerColumn, kWhole, kZeroCode>{}, false) ||
+      choose_if(DictLanes<kValueBytes, kLowBits, kCodeBits, 32, 2, 2, 2, kPerColumn, kWhole, kZeroCode>{}, false) ||
+      (values > 512 && choose_if(MediumRows{}, false)) || choose_if(LongRows{}, true);
+  return chosen;
 }
 
-// Returns false, having done nothing, if the codec or the rows are not of the form that these kernels decode.
 template <int kValueBytes, int kLowBits, int kCodeBits, bool kZeroCode>
-bool LaunchDictLanes(const DeviceDictCodec& codec, GatherRequest request, cudaStream_t stream) {
+std::optional<GatherKernel> ChooseDictLanes(const DeviceDictCodec& codec, const GatherRequest& request,
+                                            int out_alignment) {
   const DictLayout& layout = codec.layout;
   const bool form = layout.value_bits == 8 * kValueBytes && layout.low_bits() == kLowBits && layout.trim_bits == 0 &&
                     layout.code_bits == kCodeBits && layout.zero_code == kZeroCode &&
                     (kZeroCode ? !layout.per_column : layout.sign_low) && codec.packed_dev != nullptr;
-  auto starts_sector = [](const DeviceRows& rows) {
-    return reinterpret_cast<uintptr_t>(rows.slots) % kSectorBytes == 0;
-  };
+  bool starts_sector = true;
+  for (int i = 0; i < request.num_segments; ++i) {
+    starts_sector &= reinterpret_cast<uintptr_t>(request.segments[i].rows.slots) % kSectorBytes == 0;
+  }
   // Payloads are fetched at once. With a zero code they can be of any length.
-  if (kZeroCode) request.lead_bytes = request.slot_bytes;
+  const int32_t lead_bytes = kZeroCode ? request.slot_bytes : request.lead_bytes;
   // Where not even what every row has fits the slot every payload is damaged, which the general kernel sees to.
-  const int32_t longest = std::min({request.lead_bytes, request.slot_bytes, layout.row_bytes - 1});
+  const int32_t longest = std::min({lead_bytes, request.slot_bytes, layout.row_bytes - 1});
   const int32_t least = layout.codes_bytes() + (kZeroCode ? 0 : layout.LowBytes(layout.num_values));
-  const bool rows = request.slot_bytes % 4 == 0 && starts_sector(request.store) && starts_sector(request.cache) &&
-                    reinterpret_cast<uintptr_t>(request.out_dev) % kValueBytes == 0 && longest >= least &&
-                    request.num_ids <= INT32_MAX;
-  if (!form || !rows) return false;
-  const bool whole =
-      (reinterpret_cast<uintptr_t>(request.out_dev) | static_cast<uintptr_t>(layout.row_bytes)) % 16 == 0 &&
-      (kZeroCode || layout.codes_bytes() % 4 == 0);
+  const bool rows =
+      request.slot_bytes % 4 == 0 && starts_sector && out_alignment % kValueBytes == 0 && longest >= least;
+  if (!form || !rows) return {};
+  const bool whole = (out_alignment | layout.row_bytes) % 16 == 0 && (kZeroCode || layout.codes_bytes() % 4 == 0);
   if constexpr (!kZeroCode) {
     if (layout.per_column) {
-      return whole ? LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, true, true, false>(codec, request, stream)
-                   : LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, true, false, false>(codec, request, stream);
+      return whole ? ChooseDictLanes<kValueBytes, kLowBits, kCodeBits, true, true, false>(codec, lead_bytes)
+                   : ChooseDictLanes<kValueBytes, kLowBits, kCodeBits, true, false, false>(codec, lead_bytes);
     }
   }
-  return whole ? LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, false, true, kZeroCode>(codec, request, stream)
-               : LaunchDictLanes<kValueBytes, kLowBits, kCodeBits, false, false, kZeroCode>(codec, request, stream);
+  return whole ? ChooseDictLanes<kValueBytes, kLowBits, kCodeBits, false, true, kZeroCode>(codec, lead_bytes)
+               : ChooseDictLanes<kValueBytes, kLowBits, kCodeBits, false, false, kZeroCode>(codec, lead_bytes);
 }
 
 // Codes of 2 and 3 bits, with and without a zero code.
 template <int kValueBytes, int kLowBits>
-bool LaunchDictLanes(const DeviceDictCodec& codec, const GatherRequest& request, cudaStream_t stream) {
-  return LaunchDictLanes<kValueBytes, kLowBits, 2, false>(codec, request, stream) ||
-         LaunchDictLanes<kValueBytes, kLowBits, 3, false>(codec, request, stream) ||
-         LaunchDictLanes<kValueBytes, kLowBits, 2, true>(codec, request, stream) ||
-         LaunchDictLanes<kValueBytes, kLowBits, 3, true>(codec, request, stream);
+std::optional<GatherKernel> ChooseDictLanes(const DeviceDictCodec& codec, const GatherRequest& request,
+                                            int out_alignment) {
+  auto chosen = ChooseDictLanes<kValueBytes, kLowBits, 2, false>(codec, request, out_alignment);
+  if (!chosen) chosen = ChooseDictLanes<kValueBytes, kLowBits, 3, false>(codec, request, out_alignment);
+  if (!chosen) chosen = ChooseDictLanes<kValueBytes, kLowBits, 2, true>(codec, request, out_alignment);
+  if (!chosen) chosen = ChooseDictLanes<kValueBytes, kLowBits, 3, true>(codec, request, out_alignment);
+  return chosen;
 }
 
 }  // namespace ibp

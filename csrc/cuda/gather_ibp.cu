@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "cuda/gather_kernel.cuh"
+#include "cuda/ibp_kernels.h"
 
 namespace ibp {
 namespace {
@@ -161,18 +162,12 @@ struct IbpDecoder {
 
 }  // namespace
 
-void LaunchGather(const DeviceIbpCodec& codec, const GatherRequest& request, cudaStream_t stream) {
-  if (request.num_ids == 0) return;
+GatherKernel ChooseGather(const DeviceIbpCodec& codec, const GatherRequest& request, int out_alignment) {
   // The more units a lane handles, the fewer prefix sums; rows have to start at a multiple of them.
-  const uintptr_t alignment =
-      reinterpret_cast<uintptr_t>(request.out_dev) | static_cast<uintptr_t>(codec.layout.row_bytes);
-  if (alignment % 16 == 0) {
-    LaunchGatherKernel<IbpDecoder<4>>(codec, request, stream);
-  } else if (alignment % 8 == 0) {
-    LaunchGatherKernel<IbpDecoder<2>>(codec, request, stream);
-  } else {
-    LaunchGatherKernel<IbpDecoder<1>>(codec, request, stream);
-  }
+  const int alignment = out_alignment | codec.layout.row_bytes;
+  if (alignment % 16 == 0) return MakeGatherKernel<IbpDecoder<4>>(request);
+  if (alignment % 8 == 0) return MakeGatherKernel<IbpDecoder<2>>(request);
+  return MakeGatherKernel<IbpDecoder<1>>(request);
 }
 
 }  // namespace ibp

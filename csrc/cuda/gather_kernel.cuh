@@ -11,18 +11,13 @@
 
 #include <algorithm>
 
-#include "cuda/cuda_check.h"
+#include "cuda/gather_launch.h"
 #include "cuda/places.cuh"
 
 namespace ibp {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kGatherThreads;
 constexpr int kWarpsPerBlock = kThreads / kWarpSize;
-constexpr int kMaxIdsPerBatch = 32;
-// With max_blocks, which is for host memory: neighbouring ids that all warps together work on. Ordered ids then keep
-// the addresses in flight close together (bench_gather: 2.4 ms with 1024, 2.9 with 4096).
-constexpr int kIdsInFlight = 1024;
-constexpr int kHitsPerBatch = 8;
 // Ordinary loads of 16 bytes a lane, not asynchronous copies to shared memory: from host memory those take half as long
 // again when slots are not 32-byte aligned (3.7 ms against 2.5 for 200,000 ordered slots of 460 bytes on an H200).
 constexpr int32_t kLoadBytes = 16;
@@ -64,7 +59,7 @@ __device__ inline void ReportError(const GatherRequest& request, GatherError err
 // Of the id at this position, which lies at this place.
 __device__ inline RowRef Lookup(const GatherRequest& request, int32_t row_bytes, int64_t position, int64_t place) {
   RowRef ref;
-  if (place >= request.num_places()) {
+  if (place >= request.num_places) {
     ReportError(request, IsBadId(request, ReadId(request, position)) ? kIdOutOfRange : kDamagedRow, position);
     return ref;
   }
@@ -73,9 +68,15 @@ __device__ inline RowRef Lookup(const GatherRequest& request, int32_t row_bytes,
     const uint32_t bit = 1u << (place % 32);
     if (!(*word & bit)) atomicOr(word, bit);
   }
-  ref.hit = place < request.cache.num_rows;
-  const DeviceRows& rows = ref.hit ? request.cache : request.store;
-  const int64_t row = ref.hit ? place : place - request.store_offset;
+  int at = 0;
+#pragma unroll
+  for (int next = 1; next < kMaxSegments; ++next) {
+    at += next < request.num_segments && place >= request.segments[next].first_place;
+  }
+  const RowSegment& segment = request.segments[at];
+  const DeviceRows& rows = segment.rows;
+  const int64_t row = place - segment.origin;
+  ref.hit = segment.hits;
   ref.source = rows.slots + row * request.slot_bytes;
   ref.kind = (__ldg(rows.bitmask + row / 32) >> (row % 32)) & 1 ? RowKind::kPayload : RowKind::kRaw;
   if (ref.kind == RowKind::kRaw && request.slot_bytes < row_bytes) {
@@ -162,41 +163,6 @@ __device__ inline void AddCounters(const GatherRequest& request, int32_t hits, i
   add(kStoreBytes, store_bytes);
 }
 
-struct GatherGrid {
-  int blocks = 0;
-  int miss_blocks = 0;  // so many first blocks have the misses, in order, the others the hits; 0: all have both
-  int32_t ids_per_batch = 0;
-  int32_t misses_per_batch = 0;
-};
-
-// ids_at_once: that a warp works on at least.
-template <typename Kernel>
-GatherGrid MakeGatherGrid(const GatherRequest& request, Kernel kernel, size_t shared_bytes, int ids_at_once) {
-  // Without a limit as many blocks as are resident at once: a second wave would run on a part of the GPU only.
-  const int resident = ResidentBlocks(kernel, kThreads, shared_bytes);
-  const int most_blocks = request.max_blocks > 0 ? std::min(request.max_blocks, resident) : resident;
-  const int64_t most_warps = int64_t{most_blocks} * kWarpsPerBlock;
-  const int64_t most_ids_per_batch =
-      request.max_blocks > 0 ? std::clamp<int64_t>(kIdsInFlight / most_warps, 1, kMaxIdsPerBatch) : kMaxIdsPerBatch;
-  GatherGrid grid;
-  if (request.places_dev && request.cache.num_rows > 0 && most_blocks < resident) {
-    // How many ids are hits is known to the GPU alone; small batches spread any number of them evenly enough.
-    grid.blocks = resident;
-    grid.miss_blocks = most_blocks;
-    grid.ids_per_batch = kHitsPerBatch;
-    grid.misses_per_batch = static_cast<int32_t>(most_ids_per_batch);
-    return grid;
-  }
-  // As large batches as can be, since the lookups of a batch overlap, but of a size that gives every warp equally many.
-  const int64_t rounds = CeilDiv(request.num_ids, most_warps * most_ids_per_batch);
-  const int64_t even = CeilDiv(request.num_ids, most_warps * rounds);
-  grid.ids_per_batch =
-      static_cast<int32_t>(std::min<int64_t>(CeilDiv(even, ids_at_once) * ids_at_once, kMaxIdsPerBatch));
-  const int64_t useful_blocks = CeilDiv(request.num_ids, int64_t{kWarpsPerBlock} * grid.ids_per_batch);
-  grid.blocks = static_cast<int>(std::min<int64_t>(most_blocks, useful_blocks));
-  return grid;
-}
-
 // What a warp works on: ids_per_batch ids from `first`, `first + stride`, ... on, all below `end`.
 struct WarpShare {
   int64_t first, stride, end;
@@ -213,7 +179,7 @@ __device__ inline WarpShare MakeWarpShare(const GatherRequest& request, const Ga
   };
   const int block = static_cast<int>(blockIdx.x);
   if (grid.miss_blocks == 0) return share(0, request.num_ids, block, grid.blocks, grid.ids_per_batch);
-  const int64_t hits = CountBelow(request.places_dev, request.num_ids, request.cache.num_rows);
+  const int64_t hits = CountBelow(request.places_dev, request.num_ids, request.num_hit_places);
   return block < grid.miss_blocks
              ? share(hits, request.num_ids, block, grid.miss_blocks, grid.misses_per_batch)
              : share(0, hits, block - grid.miss_blocks, grid.blocks - grid.miss_blocks, grid.ids_per_batch);
@@ -221,7 +187,8 @@ __device__ inline WarpShare MakeWarpShare(const GatherRequest& request, const Ga
 
 template <typename Decoder>
 __global__ void __launch_bounds__(kThreads)
-    GatherKernel(typename Decoder::Codec codec, GatherRequest request, int32_t window_bytes, GatherGrid grid) {
+    GatherRowsKernel(const __grid_constant__ typename Decoder::Codec codec,
+                     const __grid_constant__ GatherRequest request, int32_t window_bytes, GatherGrid grid) {
   extern __shared__ uint4 shared[];
   const int lane = threadIdx.x % kWarpSize, warp_in_block = threadIdx.x / kWarpSize;
   const int32_t window_stride = Decoder::kHeadBytes + window_bytes + kWindowSlackBytes;
@@ -287,13 +254,12 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename Decoder>
-void LaunchGatherKernel(const typename Decoder::Codec& codec, const GatherRequest& request, cudaStream_t stream) {
+GatherKernel MakeGatherKernel(const GatherRequest& request) {
   const int32_t window_bytes =
       std::min(RoundUp(request.slot_bytes, kLoadBytes) + kLoadBytes, Fetch<Decoder::kLoads>::kMaxBytes);
   const size_t shared_bytes = size_t{kWarpsPerBlock} * (Decoder::kHeadBytes + window_bytes + kWindowSlackBytes);
-  const GatherGrid grid = MakeGatherGrid(request, GatherKernel<Decoder>, shared_bytes, 1);
-  GatherKernel<Decoder><<<grid.blocks, kThreads, shared_bytes, stream>>>(codec, request, window_bytes, grid);
-  IBP_CUDA_CHECK(cudaGetLastError());
+  const auto* function = reinterpret_cast<const void*>(&GatherRowsKernel<Decoder>);
+  return GatherKernel(function, request.lead_bytes, window_bytes, shared_bytes, 1);
 }
 
 }  // namespace ibp

@@ -4,6 +4,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "cuda/cuda_check.h"
+#include "cuda/order_ids.h"
 #include "cuda/places.cuh"
 
 namespace ibp {
@@ -24,7 +25,7 @@ T* Array(uint8_t* scratch_dev, int index, int64_t num_ids) {
 // Of the largest place, which is the one of bad ids.
 int EndBit(const GatherRequest& request) {
   int bits = 1;
-  while (request.num_places() >> bits) ++bits;
+  while (request.num_places >> bits) ++bits;
   return bits;
 }
 

@@ -1,4 +1,5 @@
-// Where the row of an id lies: its place among the rows of the cache and the store (kernels.h). Device code only.
+// Where the row of an id lies: its place among the rows of the cache and the store (gather_request.h). Device code
+// only.
 #pragma once
 
 #include "cuda/row_units.cuh"
@@ -6,16 +7,16 @@
 namespace ibp {
 
 __device__ __forceinline__ bool IsBadId(const GatherRequest& request, int64_t id) {
-  return id < 0 || id >= request.store.num_rows;
+  return id < 0 || id >= request.num_rows;
 }
 
-// Of the id at this position; num_places() for a bad id, and where the table of places is damaged.
+// Of the id at this position; num_places for a bad id, and where the table of places is damaged.
 __device__ __forceinline__ int64_t PlaceOf(const GatherRequest& request, int64_t position) {
   const int64_t id = ReadId(request, position);
-  if (IsBadId(request, id)) return request.num_places();
+  if (IsBadId(request, id)) return request.num_places;
   if (!request.place_dev) return id;
   const int64_t place = __ldg(request.place_dev + id);
-  return place < 0 ? request.num_places() : min(place, request.num_places());
+  return place < 0 ? request.num_places : min(place, request.num_places);
 }
 
 // How many of the sorted places are below `bound`. Called by a whole warp.

@@ -5,7 +5,8 @@
 
 #include "core/bits.h"
 #include "core/ibp_tables.h"
-#include "cuda/kernels.h"
+#include "cuda/device_codecs.h"
+#include "cuda/gather_request.h"
 
 namespace ibp {
 

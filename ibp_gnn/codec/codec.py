@@ -213,7 +213,7 @@ class Codec:
         gather = GpuGather(
             self.form, compressed.device, MappedRows.on_device(compressed), lead_bytes=compressed.slot_bytes
         )
-        gather.gather(ids, to_bytes(out))
+        gather.gather(ids, out)
         gather.check()
         return out
 

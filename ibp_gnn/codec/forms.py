@@ -26,12 +26,11 @@ class DeviceForm:
     """A form as one GPU's kernels read it. Keeps its tables alive."""
 
     native: Any
-    tensors: tuple[torch.Tensor, ...]
+    tables: torch.Tensor
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Called after a launch that reads the tables: their memory outlives it."""
-        for tensor in self.tensors:
-            tensor.record_stream(stream)
+        self.tables.record_stream(stream)
 
 
 class Form(abc.ABC):
@@ -51,12 +50,14 @@ class Form(abc.ABC):
         """Bytes of metadata that decoding needs, whatever the number of rows."""
 
     @property
-    @abc.abstractmethod
     def device_nbytes(self) -> int:
         """Bytes of the tables that gathers read on each GPU."""
+        size: int = self.native.device_table_bytes(False)
+        return size
 
     @abc.abstractmethod
-    def _make_on_device(self, device: torch.device, encoder: bool) -> DeviceForm: ...
+    def _make_gpu_codec(self, tables: torch.Tensor) -> Any:
+        """The CUDA extension's codec. tables: those of `native`, on the GPU."""
 
     def on_device(self, device: torch.device, *, encoder: bool = False) -> DeviceForm:
         """The form on a GPU; made once per device. encoder: with the tables that encoding and measuring read, too."""
@@ -64,7 +65,11 @@ class Form(abc.ABC):
             made: dict[tuple[torch.device, bool], DeviceForm] = self.__dict__.setdefault("_on_devices", {})
             if (device, encoder) not in made:
                 with torch.cuda.device(device):
-                    made[device, encoder] = self._make_on_device(device, encoder)
+                    size = self.native.device_table_bytes(encoder)
+                    tables = torch.empty(size, dtype=torch.uint8, device="cpu")
+                    self.native.write_device_tables(encoder, tables)
+                    tables = tables.to(device)
+                    made[device, encoder] = DeviceForm(self._make_gpu_codec(tables), tables)
             return made[device, encoder]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -109,10 +114,6 @@ class IbpForm(Form):
     def nbytes(self) -> int:
         return self.mask_bytes.nbytes + self.bitval_bytes.nbytes
 
-    @property
-    def device_nbytes(self) -> int:
-        return 4 * _native.cpu.NUM_TABLES * 4 * -(-self.row_bytes // 16)
-
     def as_words(self, row: np.ndarray) -> np.ndarray:
         """uint8 [row_bytes] as unsigned words of word_bits bits, the last one padded with 0."""
         word_bytes = self.word_bits // 8
@@ -120,13 +121,8 @@ class IbpForm(Form):
         padded[: self.row_bytes] = row
         return padded.view(f"<u{word_bytes}")
 
-    def _make_on_device(self, device: torch.device, encoder: bool) -> DeviceForm:
-        # csrc/core/ibp_tables.h: one row per table, units padded to a multiple of 4.
-        tables = np.zeros((_native.cpu.NUM_TABLES, 4 * -(-self.row_bytes // 16)), np.uint32)
-        _native.cpu.make_tables(self.mask_bytes, self.bitval_bytes, self.chunk_bits, tables)
-        on_device = torch.from_numpy(tables.view(np.int32)).to(device)
-        native = _native.cuda().DeviceIbpCodec(on_device, self.row_bytes, self.chunk_bits)
-        return DeviceForm(native, (on_device,))
+    def _make_gpu_codec(self, tables: torch.Tensor) -> Any:
+        return _native.cuda().ibp_codec(row_bytes=self.row_bytes, chunk_bits=self.chunk_bits, tables=tables)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -186,38 +182,9 @@ class DictForm(Form):
     def nbytes(self) -> int:
         return self.dictionary.nbytes + self.escape_dictionary.nbytes
 
-    @property
-    def device_nbytes(self) -> int:
-        return self.dictionary.nbytes + 8 * len(self.dictionary)
-
-    def _make_on_device(self, device: torch.device, encoder: bool) -> DeviceForm:
-        columns, codes = self.dictionary.shape
-        used = self.dictionary.copy()
-        used[:, self.num_symbols :] = 0
-        packed = np.zeros((columns, 8), np.uint8)
-        fits = codes <= 8 and self.symbol_bits <= 8
-        if fits:
-            packed[:, :codes] = used
-        tables = {"dictionary": used.view(np.int16), "packed": packed.view(np.int64)}
-        if encoder:
-            tables |= self._code_tables(used)
-        tensors = {name: torch.from_numpy(table.reshape(-1)).to(device) for name, table in tables.items()}
-        parts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        parts |= dict(code_of_symbol=None, escape_code_of_symbol=None) | tensors
-        if not fits:
-            parts["packed"] = None
-        return DeviceForm(_native.cuda().DeviceDictCodec(**parts), tuple(tensors.values()))
-
-    def _code_tables(self, used: np.ndarray) -> dict[str, np.ndarray]:
-        """The dictionaries the other way round. used: the dictionary, 0 behind its symbols."""
-        columns, codes = used.shape
-        code_of_symbol = np.full((columns, 1 << self.symbol_bits), codes - 1, np.uint8)
-        for code in range(self.num_symbols):
-            code_of_symbol[np.arange(columns), used[:, code]] = code
-        escape_code_of_symbol = np.full(1 << self.symbol_bits, ESCAPE_SYMBOLS, np.uint8)
-        for code in reversed(range(ESCAPE_SYMBOLS)):  # the lowest code of a symbol stays
-            escape_code_of_symbol[self.escape_dictionary[code]] = code
-        return {"code_of_symbol": code_of_symbol, "escape_code_of_symbol": escape_code_of_symbol}
+    def _make_gpu_codec(self, tables: torch.Tensor) -> Any:
+        parts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "dictionary"}
+        return _native.cuda().dict_codec(**parts, tables=tables)
 
 
 def check_chunk(word_bits: int, words_per_chunk: int) -> None:

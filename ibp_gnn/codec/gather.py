@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.dlpack import to_dlpack
 
 from .. import _native
 from .compressed_rows import CompressedRows
@@ -56,15 +55,20 @@ class MappedRows:
     def on_device(cls, rows: CompressedRows) -> MappedRows:
         return cls(rows, rows.slots.data_ptr(), rows.overflow.data_ptr(), rows.bitmask)
 
-    def native(self) -> Any:
-        return _native.cuda().RowBuffers(
-            self.slots_address,
-            self.rows.slots.numel(),
-            self.bitmask.data_ptr(),
-            self.bitmask.numel(),
-            self.overflow_address,
-            self.rows.overflow.numel(),
-            self.rows.num_rows,
+    def segment(self, *, first_place: int, origin: int, hits: bool) -> Any:
+        """As a part of a plan: the places from first_place on are these rows, the one at place p is row p - origin.
+        hits: whether they are counted as hits."""
+        return _native.cuda().Segment(
+            slots=self.slots_address,
+            slots_bytes=self.rows.slots.numel(),
+            bitmask=self.bitmask.data_ptr(),
+            bitmask_bytes=self.bitmask.numel(),
+            overflow=self.overflow_address,
+            overflow_bytes=self.rows.overflow.numel(),
+            num_rows=self.rows.num_rows,
+            first_place=first_place,
+            origin=origin,
+            hits=hits,
         )
 
 
@@ -72,12 +76,10 @@ class MappedRows:
 # they are not. Ordering a small batch costs more than it saves.
 _ORDER_FOOTPRINT_BYTES = 3 << 28
 _ORDER_MIN_MISSES = 4096
-_MOST_PLACES = 2**32 - 2  # that can be ordered
 # Few blocks saturate the link, keep the addresses in flight close together, and leave the GPU to training. Payloads
 # whose offsets are not known beforehand take more decoding for each byte that crosses the link: those of codec "dict"
 # with a zero code, and more so those of "ibp".
 _MISS_BLOCKS, _MISS_BLOCKS_ZERO_CODE, _MISS_BLOCKS_IBP = 16, 32, 64
-_SEE_EVERY_IDS = 32768  # so many are gathered before the miss rate is looked at again
 
 
 class GpuGather:
@@ -109,18 +111,10 @@ class GpuGather:
         with torch.cuda.device(device):
             self._counters = torch.zeros(self._native.NUM_COUNTERS, dtype=torch.int64, device=device)
             # What the kernel writes of errors and counters, the host reads without waiting.
-            self._report = self._native.GatherReport()
-        self._unseen_ids = 0  # gathered since the report showed the counters
-        self._last_hits_misses = (0, 0)
+            misses = 1.0 if cache is None or cache.num_rows < self.num_rows else 0.0
+            self._report = self._native.GatherReport(misses_at_first=misses)
         self._touched: torch.Tensor | None = None
         self._num_places = self.num_rows + store_offset
-        self._miss_blocks = _miss_blocks(form)
-        self._miss_rate = 1.0 if cache is None or cache.num_rows < self.num_rows else 0.0
-        # Misses are spread over it.
-        footprint_rows = self.num_rows - (cache.num_rows if cache is not None and store_offset == 0 else 0)
-        self._ordering_pays = (
-            footprint_rows * store.rows.slot_bytes >= _ORDER_FOOTPRINT_BYTES and self._num_places <= _MOST_PLACES
-        )
         self._reads = _Reads(store, cache, place, store_offset, lead_bytes)
         self._plan = self.planned(self._reads)
         # The counters are zeros for every stream.
@@ -128,20 +122,26 @@ class GpuGather:
 
     def planned(self, reads: _Reads) -> Any:
         """A plan for what is to be read of the same rows."""
-        cache = MappedRows.on_device(reads.cache) if reads.cache is not None else None
-        form = self.form.on_device(self.device)
-        return _native.cuda().make_gather_plan(
-            form.native,
-            reads.store.native(),
-            cache.native() if cache is not None else None,
-            reads.place,
-            slot_bytes=reads.store.rows.slot_bytes,
-            store_offset=reads.store_offset,
-            lead_bytes=max(1, min(reads.lead_bytes, reads.store.rows.slot_bytes)),
+        form, segments, num_cached = self.form.on_device(self.device), [], 0
+        if reads.cache is not None:
+            num_cached = reads.cache.num_rows
+            segments.append(MappedRows.on_device(reads.cache).segment(first_place=0, origin=0, hits=True))
+        segments.append(reads.store.segment(first_place=num_cached, origin=reads.store_offset, hits=False))
+        slot_bytes = reads.store.rows.slot_bytes
+        return self._native.make_gather_plan(
+            codec=form.native,
+            segments=segments,
+            num_rows=self.num_rows,
+            place=reads.place,
+            slot_bytes=slot_bytes,
+            lead_bytes=max(1, min(reads.lead_bytes, slot_bytes)),
             counters=self._counters,
             report=self._report,
             touched=self._touched,
-            owners=(form, reads, cache, self._counters, self._touched),
+            miss_blocks=_miss_blocks(self.form),
+            order_from_bytes=_ORDER_FOOTPRINT_BYTES,
+            order_from_misses=_ORDER_MIN_MISSES,
+            owners=(form, reads, self._counters, self._touched),
         )
 
     def remap(self, store: MappedRows, *, lead_bytes: int, cache: CompressedRows | None = None) -> Remap:
@@ -169,48 +169,38 @@ class GpuGather:
     def gather(
         self,
         ids: torch.Tensor,
-        out_bytes: torch.Tensor,
+        out: torch.Tensor,
         *,
         ordered: bool | None = None,
         max_blocks: int | None = None,
     ) -> None:
-        """ids: [n] int32/int64 on the device; out_bytes: uint8 [n, row_bytes] on it. Enqueued on the current stream; no
-        host sync. Raises the error of an earlier gather, if its kernel has reported one by now.
+        """ids: [n] int32/int64; out: n rows; both contiguous, on the device. Enqueued on the current stream; no host
+        sync. Raises the error of an earlier gather, if its kernel has reported one by now, and ValueError for an out
+        that the rows of these ids do not fill.
 
         ordered: whether to fetch in order of where the rows lie; max_blocks: of the kernel, in order those that fetch
         misses; 0 = all that the GPU holds. None: as suits the miss rate that gathers had lately.
         """
-        self.raise_reported()
-        miss_rate = self._miss_rate_lately()
-        if ordered is None:
-            ordered = self._ordering_pays and miss_rate * len(ids) >= _ORDER_MIN_MISSES
-        if max_blocks is None:
-            max_blocks = self._miss_blocks if ordered or miss_rate == 1.0 else 0
-        plan, scratch = self._plan, None
-        if ordered:
-            num_bytes = plan.order_scratch_bytes(len(ids))
-            scratch = to_dlpack(torch.empty(num_bytes, dtype=torch.uint8, device=self.device))
-        shows = False
-        if self._reads.cache is not None:
-            self._unseen_ids += len(ids)
-            shows = self._unseen_ids >= _SEE_EVERY_IDS
-            if shows:
-                self._unseen_ids = 0
-        stream = torch.cuda.current_stream(self.device)
-        # As capsules: exporting a tensor through its __dlpack__ makes torch 2.9's default stream wait for this one.
-        plan.gather(to_dlpack(ids), scratch, to_dlpack(out_bytes), max_blocks, shows, stream.cuda_stream)
+        if self._report.error:
+            self.raise_reported()
+        device = self.device
+        if ids.device != device or out.device != device:
+            raise ValueError(f"ids and out: want them on {device}, got {ids.device} and {out.device}")
+        stream = torch.cuda.current_stream(device)
+        where = ids.data_ptr(), ids.dtype is torch.int64, ids.numel(), out.data_ptr(), out.nbytes, ordered, max_blocks
+        scratch_bytes = self._plan.gather(*where, 0, 0, stream.cuda_stream)
+        while scratch_bytes:
+            scratch = torch.empty(scratch_bytes, dtype=torch.uint8, device=device)
+            scratch_bytes = self._plan.gather(*where, scratch.data_ptr(), scratch_bytes, stream.cuda_stream)
         # They may have been made on other streams, and are not handed out again before this one is done with them.
         ids.record_stream(stream)
-        out_bytes.record_stream(stream)
+        out.record_stream(stream)
 
-    def _miss_rate_lately(self) -> float:
-        """Of the gathers since it was asked last, as far as they have run; of earlier ones if none has."""
-        hits, misses = self._report.seen
-        new_hits, new_misses = hits - self._last_hits_misses[0], misses - self._last_hits_misses[1]
-        if new_hits >= 0 and new_misses >= 0 and new_hits + new_misses > 0:
-            self._miss_rate = new_misses / (new_hits + new_misses)
-        self._last_hits_misses = (hits, misses)
-        return self._miss_rate
+    def miss_rate_lately(self) -> float:
+        """Of the gathers since it was asked last, by a gather for one, as far as they have run; of earlier ones if none
+        has."""
+        rate: float = self._report.miss_rate()
+        return rate
 
     def raise_reported(self) -> None:
         """Raises IndexError or FormatError if a kernel that has run has reported one. Does not wait."""

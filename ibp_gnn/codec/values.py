@@ -100,7 +100,7 @@ def prepare_out(
         return torch.empty(shape, dtype=dtype, device=device)
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"out: want a torch.Tensor, got {type(out).__name__}")
-    if tuple(out.shape) != tuple(shape) or out.dtype != dtype or out.device != device or not out.is_contiguous():
+    if out.shape != shape or out.dtype != dtype or out.device != device or not out.is_contiguous():
         got = f"{list(out.shape)} {out.dtype} on {out.device}{'' if out.is_contiguous() else ', not contiguous'}"
         raise ValueError(f"out: want {list(shape)} {dtype} on {device}, contiguous, got {got}")
     return out
@@ -108,6 +108,8 @@ def prepare_out(
 
 def resolve_device(device: torch.device | str | None, default: torch.device) -> torch.device:
     """A device with its index spelled out, so that devices compare equal."""
+    if device is None and default.type == "cuda" and default.index is not None:
+        return default
     resolved = default if device is None else torch.device(device)
     if resolved.type not in ("cpu", "cuda"):
         raise ValueError(f"device: want cpu or cuda, got {resolved}")

@@ -9,7 +9,7 @@ import torch
 
 from ..codec.compressed_rows import CompressedRows
 from ..codec.gather import GatherStats, GpuGather, Remap, ids_on_gpu
-from ..codec.values import as_ids, prepare_out, resolve_device, to_bytes
+from ..codec.values import as_ids, prepare_out, resolve_device
 from ..store.feature_store import CompressedFeatureStore, check_ids_on_cpu
 from ..store.order import hottest_first
 from ..store.updates import CacheUpdate, RowPatch, RowWriter, StoreOnGpu
@@ -95,8 +95,8 @@ class CompressedGPUCache:
         check_ids_on_cpu(ids, len(self.store))
         with self.store.lock:
             gather = self._open.gather
-            out = prepare_out(out, (len(ids), *self.store.codec.row_shape), self.dtype, target)
-            gather.gather(ids_on_gpu(ids, target), to_bytes(out))
+            out = prepare_out(out, (ids.shape[0], *self.store.codec.row_shape), self.dtype, target)
+            gather.gather(ids_on_gpu(ids, target), out)
         return out
 
     def prepare_update(

@@ -172,7 +172,7 @@ class CompressedFeatureStore:
         target = resolve_device(device, ids.device)
         if target.type == "cuda":
             self._check_process()  # before torch allocates there, whose message would not say what to do
-        out = prepare_out(out, (len(ids), *self.codec.row_shape), self.dtype, target)
+        out = prepare_out(out, (ids.shape[0], *self.codec.row_shape), self.dtype, target)
         if target.type == "cpu":
             ids = ids.cpu()
             with self.lock:
@@ -182,7 +182,7 @@ class CompressedFeatureStore:
         check_ids_on_cpu(ids, num_rows)
         with self.lock:
             if self._pin_now(target):
-                self.gather_on(target).gather(ids_on_gpu(ids, target), to_bytes(out))
+                self.gather_on(target).gather(ids_on_gpu(ids, target), out)
             else:
                 self._gather_staged(ids, out, target)
         return out

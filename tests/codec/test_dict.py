@@ -1369,8 +1369,8 @@ def test_a_cache_holds_no_tables_for_encoding():
     form = some_form(Parts(Cut(8, True), 3, False, True, 0), 32, 33, seed=0)
     device = torch.device("cuda", torch.cuda.current_device())
     of_gathers, of_encoders = form.on_device(device), form.on_device(device, encoder=True)
-    assert sum(table.nbytes for table in of_gathers.tensors) == form.device_nbytes == 33 * (16 + 8)
-    assert sum(table.nbytes for table in of_encoders.tensors) == form.device_nbytes + 33 * 256 + 256
+    assert of_gathers.tables.nbytes == form.device_nbytes == 33 * (16 + 8)
+    assert of_encoders.tables.nbytes == form.device_nbytes + 33 * 256 + 256
     rows, lengths = torch.zeros(2, form.row_bytes, dtype=torch.uint8, device=device), torch.zeros(2, dtype=torch.int32)
     with pytest.raises(ValueError, match="codec: want one with code_of_symbol, got one without"):
         _native.cuda().measure(of_gathers.native, rows, lengths.to(device), 0)

@@ -146,9 +146,10 @@ def test_tables_pack_and_spread_bits(chunk_bits):
     mask[:8] = [0, 0, 0, 0, 255, 255, 255, 255]
     bitval = rng.integers(0, 256, row_bytes, np.uint8) & mask
     units = -(-row_bytes // 4)
+    codec = cpu.IbpCodec(mask, bitval, chunk_bits)
     tables = np.full((8, 4 * -(-units // 4)), FILL, np.uint32)
-    cpu.make_tables(mask, bitval, chunk_bits, tables)
-    assert cpu.NUM_TABLES == 8
+    assert codec.device_table_bytes(False) == codec.device_table_bytes(True) == tables.nbytes
+    codec.write_device_tables(False, tables.reshape(-1).view(np.uint8))
     padded = [np.append(part, np.zeros(2, np.uint8)).view("<u4") for part in (mask, bitval)]
     valid = np.append(np.full(row_bytes, 255, np.uint8), np.zeros(2, np.uint8)).view("<u4")
     assert_bitwise_equal(tables[0, :units], valid & ~padded[0])
@@ -193,15 +194,13 @@ def test_tables_pack_and_spread_bits(chunk_bits):
 def test_bad_codecs(mask, bitval, chunk_bits, message):
     with pytest.raises(ValueError, match=message):
         cpu.IbpCodec(mask, bitval, chunk_bits)
-    with pytest.raises(ValueError, match=message):
-        cpu.make_tables(mask, bitval, chunk_bits, np.zeros((8, 8), np.uint32))
 
 
-def test_tables_of_another_shape():
-    for shape in ((7, 8), (9, 8), (8, 5), (8, 1000)):
-        tables = np.full(shape, FILL, np.uint32)
-        with pytest.raises(ValueError, match=r"(tables|units).*: want \d+, got (7|9|5|1000)"):
-            cpu.make_tables(MASK, BITVAL, CHUNK_BITS, tables)
+def test_tables_of_another_length(codec):
+    for length in (0, 255, 257):
+        tables = np.full(length, FILL, np.uint8)
+        with pytest.raises(ValueError, match=f"tables bytes: want 256, got {length}"):
+            codec.write_device_tables(False, tables)
         assert (tables == FILL).all()
 
 

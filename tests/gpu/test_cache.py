@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ibp_gnn import CompressedFeatureStore, CompressedGPUCache
-from ibp_gnn.codec.gather import _SEE_EVERY_IDS
+from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, _native
 from ibp_gnn.codec.values import to_bytes
 from ibp_gnn.gpu.cache import _hot_order, _rows_that_fit
 from ibp_gnn.gpu.capacity import parse_capacity
@@ -285,13 +284,13 @@ def test_the_miss_rate_is_known_without_waiting() -> None:
         cache = CompressedGPUCache(store, "1000 rows")
         unseen = 0  # hits of gathers that were too small to look at the counters after them
         for first_id in (0, 1000, 500):
-            ids = torch.arange(first_id, first_id + 1000).repeat(_SEE_EVERY_IDS // 1000 + 1)
+            ids = torch.arange(first_id, first_id + 1000).repeat(_native.cuda().SHOW_EVERY_IDS // 1000 + 1)
             rate = int((ids >= 1000).sum()) / (unseen + len(ids))
             cache.gather(ids, device="cuda")
             torch.cuda.synchronize()
-            assert cache._gather._miss_rate_lately() == rate
+            assert cache._gather.miss_rate_lately() == rate
             cache.gather(torch.arange(10), device="cuda")
             unseen = 10
             torch.cuda.synchronize()
-            assert cache._gather._miss_rate_lately() == rate
-        assert CompressedGPUCache(store, f"{ROWS} rows")._gather._miss_rate_lately() == 0
+            assert cache._gather.miss_rate_lately() == rate
+        assert CompressedGPUCache(store, f"{ROWS} rows")._gather.miss_rate_lately() == 0

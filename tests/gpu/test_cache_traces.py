@@ -127,7 +127,7 @@ def check_stats(stats: GatherStats, trace: Trace, ids: torch.Tensor) -> None:
 @pytest.mark.parametrize("ids_dtype", IDS_DTYPES)
 def test_zipf(trace: Trace, ordering: str, ids_dtype: torch.dtype) -> None:
     cache = trace.make_cache()
-    assert cache._gather._ordering_pays == (ordering == "ordered")
+    assert cache._gather.plan.ordering_pays == (ordering == "ordered")
     batches = zipf_batches(trace.hot, [300_000, 1, 0, 77_777, 4096, 150_000], seed=2)
     for number, ids in enumerate(batches):
         held = ids.to(ids_dtype) if number == 3 else ids.cuda().to(ids_dtype)  # one of them in CPU memory

@@ -1,6 +1,7 @@
 // Rows to slots, codec "dict", and the lengths of payloads: one warp a row, one value a lane.
 #include <algorithm>
 
+#include "cuda/dict_kernels.h"
 #include "cuda/encode_common.cuh"
 
 namespace ibp {

@@ -1,0 +1,57 @@
+// What a codec does on a GPU. Everything that differs between codecs is a method here; a plan, the encoder's caller and
+// the bindings know no codec by name. To add one: a class in a .cu file of its own and a factory.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "core/dict_layout.h"
+#include "cuda/encode_target.h"
+#include "cuda/gather_launch.h"
+
+namespace ibp {
+
+// Immutable. Its tables are the caller's, in device memory that outlives it. Methods work on the current device,
+// enqueue on the stream, return at once if there is nothing to do, never synchronise or allocate, and throw CudaError
+// if a launch fails.
+class GpuCodec {
+ public:
+  virtual ~GpuCodec() = default;
+  GpuCodec(const GpuCodec&) = delete;
+  GpuCodec& operator=(const GpuCodec&) = delete;
+
+  int32_t row_bytes() const { return row_bytes_; }
+
+  // The kernel that gathers this request to an output that starts at a multiple of out_alignment bytes (1 to 16): of
+  // the request only what is the same for all gathers of a plan is looked at. Rows with a bad id, and damaged ones,
+  // come out as zeros and are reported; nothing is read outside the rows.
+  virtual GatherKernel ChooseGather(const GatherRequest& request, int out_alignment) const = 0;
+  // What its kernel takes first.
+  virtual const void* device_codec() const = 0;
+
+  // rows_dev: [num_rows, row_bytes]. Lengths, also of payloads that are not shorter than the row.
+  virtual void Measure(const uint8_t* rows_dev, int64_t num_rows, int32_t* payload_bytes_dev,
+                       cudaStream_t stream) const = 0;
+  // Slots, bitmask and overflow are written completely (slack excepted). scratch_dev: EncodeScratchBytes() bytes.
+  virtual int64_t EncodeScratchBytes() const = 0;
+  virtual void Encode(const uint8_t* rows_dev, int64_t num_rows, const EncodeTarget& target, uint8_t* scratch_dev,
+                      cudaStream_t stream) const = 0;
+
+ protected:
+  explicit GpuCodec(int32_t row_bytes) : row_bytes_(row_bytes) {}
+
+ private:
+  const int32_t row_bytes_;
+};
+
+// tables_dev: core/ibp_tables.h, tables_bytes of them. Throws ArgumentError.
+std::shared_ptr<GpuCodec> MakeGpuIbpCodec(int64_t row_bytes, int64_t chunk_bits, const uint8_t* tables_dev,
+                                          int64_t tables_bytes);
+// tables_dev: core/dict_tables.h; those for encoding are optional. escape_dictionary: kPlainSymbol symbols, on the
+// host.
+std::shared_ptr<GpuCodec> MakeGpuDictCodec(const DictLayout& layout, const uint16_t* escape_dictionary,
+                                           const uint8_t* tables_dev, int64_t tables_bytes);
+
+}  // namespace ibp
