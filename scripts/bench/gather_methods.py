@@ -1,4 +1,4 @@
-"""The ways to fetch rows by id to the GPU, all of the same bits."""
+"""The ways to fetch rows by id to the GPU, all of the same bits, and how they are measured."""
 
 from __future__ import annotations
 
@@ -8,32 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from bench_parts.uncompressed import RawCache, RowsOnGpu, copy_rows, fastest_blocks
+from tqdm import tqdm
 
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, RowSource
 from ibp_gnn.codec.values import to_bytes
 
-from .config import Config
-from .data import Batch, Order, Rows
+from .gather_rows import Batch, Config, Order, Rows
+from .timing import check_rows, in_turns, medians, queued_ms, timed
+from .uncompressed import RawCache, RowsOnGpu, copy_rows, fastest_blocks
 from .wholegraph import Gather
 
-LABELS = {
-    "cpu": "CPU index_select + H2D",
-    "raw_unordered": "raw UVA, unordered",
-    "raw_ordered": "raw UVA, ordering included",
-    "raw_presorted": "raw UVA, ids sorted beforehand",
-    "raw_lookahead": "raw UVA, ordering included, lookahead",
-    "wholegraph_host": "WholeGraph, rows in CPU memory",
-    "ours": "ours: store.gather, ordering included",
-    "ours_presorted": "ours, ids sorted beforehand",
-    "ours_lookahead": "ours: store.gather, lookahead",
-    "raw_on_gpu": "raw rows in GPU memory",
-    "wholegraph_device": "WholeGraph, rows in GPU memory",
-    "all_hit": "ours: cache of all rows",
-    "raw_cache": "raw cache of the same bytes + ordered UVA",
-    "cache": "ours: cache",
-}
-"""By key, in the order of the tables."""
+_WARM_UP = 3  # calls of each method that are not counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +31,7 @@ class Method:
     the record."""
 
     key: str
+    """One of gather_report.LABELS."""
     gather: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     order: Order = "random"
     source: CompressedFeatureStore | CompressedGPUCache | None = None
@@ -124,6 +110,54 @@ def partly_cached(share: float, cache: CompressedGPUCache, raw_cache: RawCache) 
             details={"cache_bytes": cache.nbytes, "cached_rows": cache.num_cached},
         ),
     ]
+
+
+def measure(methods: list[Method], batch: Batch, rows: Rows, config: Config) -> list[dict[str, Any]]:
+    """ms: of one batch, also where several are fetched at once; median over calls, each of new ids. rows_read, hits and
+    pcie_bytes: of one gather, which with lookahead is of several batches."""
+    traffic = [check(method, batch, rows) for method in methods]
+    rounds = tqdm(range(_WARM_UP + config.repeats), desc=f"{batch.size} ids", leave=False)
+    measures = {method.key: functools.partial(_gather_ms, method, batch) for method in methods}
+    times = medians(in_turns(measures, rounds, _WARM_UP))
+    results = []
+    for method, moved in zip(methods, traffic, strict=True):
+        batches = config.lookahead if method.order == "joined" else 1
+        results.append(
+            {
+                "ids": batch.size,
+                "method": method.key,
+                "share": method.share,
+                "ms": times[method.key] / batches,
+                "output_gb_per_s": batches * batch.size * rows.row_bytes / times[method.key] / 1e6,
+                **moved,
+                **method.details,
+            }
+        )
+    return results
+
+
+def check(method: Method, batch: Batch, rows: Rows) -> dict[str, Any]:
+    """Raises AssertionError naming the method unless it returns the raw rows. What it read."""
+    ids, expected = batch.to_check(method.order)
+    if method.source is not None:
+        method.source.reset_stats()
+    gather = functools.partial(method.gather, ids)
+    check_rows(f"{method.key}, {batch.size} ids", gather, batch.out[: len(ids)], expected)
+    if method.source is not None:
+        stats = method.source.stats()
+        hits, misses, pcie_bytes = stats.hits, stats.misses, stats.pcie_bytes
+    else:
+        hits = int((ids < method.cached_rows).sum())
+        misses = len(ids) - hits
+        pcie_bytes = misses * rows.row_bytes
+    moved: dict[str, Any] = {"rows_read": hits + misses, "hits": hits, "pcie_bytes": pcie_bytes}
+    return moved | {"pcie_bytes_per_row": pcie_bytes / misses if misses else None}
+
+
+def _gather_ms(method: Method, batch: Batch) -> float:
+    ids = batch.draw(method.order)
+    call = functools.partial(method.gather, ids, batch.out[: len(ids)])
+    return queued_ms(call) if method.queued else 1e3 * timed(call, ids.device)[0]
 
 
 def _index_select(rows: Rows, batch: Batch) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

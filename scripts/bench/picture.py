@@ -1,0 +1,138 @@
+"""The look of all pictures: made for the 800 pixels that a README gives them, ours in one colour, the others grey."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ibp_gnn.command.plots import require_matplotlib
+
+from .frame import Record
+
+OURS, OURS_LIGHT = "#1f5fa8", "#9dbfe3"
+GREY, GREY_LIGHT, INK = "#8a8a8a", "#cfcfcf", "#333333"
+SMALL = 8  # points: 11 pixels of 800; no text is smaller
+_WIDTH_INCHES, _PIXELS_PER_INCH = 8, 200  # twice the pixels, for screens that have them
+
+
+def make_figure(height: float, title: str, caption: str) -> Any:
+    """height: inches, where the width is 8. caption: units, hardware and what else a reader must know. Raises
+    ImportError without matplotlib."""
+    figure = require_matplotlib()(
+        figsize=(_WIDTH_INCHES, height), dpi=_PIXELS_PER_INCH, layout="constrained", facecolor="white"
+    )
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
+    figure.supxlabel(caption, x=0.01, ha="left", fontsize=SMALL, color=INK)
+    return figure
+
+
+def hardware(record: Record) -> str:
+    """The GPU, or the processor, that the record is of; and the commit."""
+    machine, commit = record["hardware"], record.get("commit") or "unknown"
+    where = machine["gpu"] or f"{machine['cpu'].replace('(R)', '')}, {machine['cores']} cores"
+    return f"{where}; commit {commit[:7]}"
+
+
+def headline(figure: Any, text: str) -> None:
+    """Of a part of the picture."""
+    figure.suptitle(text, x=0.01, ha="left", fontsize=9, fontweight="bold", color=INK)
+
+
+def clean(axes: Any, title: str = "") -> None:
+    axes.set_title(title, fontsize=9, loc="left", color=INK)
+    axes.tick_params(labelsize=SMALL, colors=INK, length=2)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(GREY_LIGHT)
+
+
+def row_names(axes: Any, names: Sequence[str]) -> None:
+    """Names the places 0, 1, ... of the y axis, the first on top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def ratio_panels(
+    figure: Any, names: Sequence[str], columns: Mapping[str, Mapping[str, Sequence[float | None]]], *, one: str
+) -> list[Any]:
+    """A row of bars for each name, a panel for each column; in it, by colour, the ratio of each name, or None. Bars
+    begin at 1, on a log scale: to the right what is faster, to the left what is slower. one: what has the ratio 1.
+    Returns the panels."""
+    panels = list(figure.subplots(1, len(columns), sharey=True, squeeze=False)[0])
+    for axes, (title, series) in zip(panels, columns.items(), strict=True):
+        clean(axes, title)
+        row_names(axes, names)
+        axes.set_xscale("log")
+        height = 0.78 / len(series)
+        for number, (colour, ratios) in enumerate(series.items()):
+            for at, ratio in enumerate(ratios):
+                if ratio is not None:
+                    _ratio_bar(axes, at + (number + 0.5) * height - 0.39, ratio, height, colour)
+        axes.axvline(1, color=INK, linewidth=0.8)
+        axes.spines["bottom"].set_visible(False)
+        axes.set_xticks([1], [f"1 = {one}"])
+        axes.minorticks_off()
+        axes.tick_params(axis="x", length=0)
+    shown = [1.0, *(x for series in columns.values() for ratios in series.values() for x in ratios if x is not None)]
+    room = max(max(shown) / min(shown), 1.2) ** 0.3  # for the numbers beside the bars
+    for axes in panels:
+        axes.set_xlim(min(shown) / (room if min(shown) < 1 else 1.02), max(shown) * room)
+    return panels
+
+
+def _ratio_bar(axes: Any, place: float, ratio: float, height: float, colour: str) -> None:
+    axes.barh(place, ratio - 1, height, left=1, color=colour)
+    faster = ratio >= 1
+    axes.annotate(
+        f"{ratio:.2f}",
+        (ratio, place),
+        (3 if faster else -3, 0),
+        textcoords="offset points",
+        ha="left" if faster else "right",
+        va="center",
+        fontsize=SMALL,
+        color=colour if colour == OURS else INK,
+    )
+
+
+def spread(values: Sequence[float], gap: float) -> list[float]:
+    """Where to put labels of these values so that neighbours are at least `gap` apart, as near as can be."""
+    places = list(values)
+    order = sorted(range(len(places)), key=lambda at: places[at])
+    groups: list[list[int]] = []
+    for at in order:
+        groups.append([at])
+        while len(groups) > 1 and _middle(groups[-1], values) - _middle(groups[-2], values) < gap * (
+            len(groups[-1]) + len(groups[-2])
+        ) / 2:
+            last = groups.pop()
+            groups[-1] += last
+    for group in groups:
+        middle = _middle(group, values)
+        for number, at in enumerate(group):
+            places[at] = middle + gap * (number - (len(group) - 1) / 2)
+    return places
+
+
+def label_ends(axes: Any, ends: Sequence[tuple[str, float, str]], x: float, gap: float) -> None:
+    """Names of lines at their right ends. ends: (name, y, colour). gap: between names, as a share of the axes."""
+    low, high = (math.log10(limit) for limit in axes.get_ylim()) if axes.get_yscale() == "log" else axes.get_ylim()
+    heights = [((math.log10(y) if axes.get_yscale() == "log" else y) - low) / (high - low) for _, y, _ in ends]
+    for (name, y, colour), place in zip(ends, spread(heights, gap), strict=True):
+        axes.annotate(
+            name,
+            (x, y),
+            (1.03, place),
+            textcoords=axes.transAxes,
+            va="center",
+            fontsize=SMALL,
+            color=colour,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": GREY_LIGHT, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 2},
+        )
+
+
+def _middle(group: list[int], values: Sequence[float]) -> float:
+    return sum(values[at] for at in group) / len(group)
