@@ -91,7 +91,7 @@ def run(case: Case, config: Config, wholegraph: WholeGraph) -> dict[str, Any]:
 
 def measure_host(rows: Rows, config: Config) -> dict[str, float]:
     """Microseconds that a call keeps the host. launch: of a kernel that does nothing, through the same binding; plan:
-    GpuGather.gather, which launches the kernel; store, cache: their gather(ids, out=out). ids and out are on the GPU."""
+    GpuGather.gather, which launches the kernel; store, cache: their gather(ids, out=out). Ids are on the GPU."""
     cache = CompressedGPUCache(rows.store, f"{min(len(rows.raw), _HOST_CACHED_ROWS)} rows", device=rows.device)
     ids = torch.randint(cache.num_cached, (config.host_ids,), device=rows.device)
     out = torch.empty(len(ids), rows.raw.shape[1], dtype=rows.raw.dtype, device=rows.device)

@@ -8,21 +8,30 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from bench_codec_parts.data import minilm_rows
 
 from ibp_gnn import CompressedFeatureStore, _native
 from ibp_gnn.codec.values import dtype_from_name
+from ibp_gnn.config import setting
 from ibp_gnn.datasets import load_dataset
 from ibp_gnn.datasets.wordnet import find_glove_data
 
-from .config import Features
+from .rows import minilm_rows
 
 TABLE_BYTES_PER_NODE = 4
 """int32: where a node's row is. The compressed and the uncompressed cache both need it."""
+Rows = Literal["wordnet_glove", "wordnet_bow", "glove_100", "minilm_128"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """rows: real rows, repeated over the nodes of the graph; see above."""
+
+    rows: Rows = setting()
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,16 +1,17 @@
-"""What the results say about the targets, and whether a dynamic policy is worth having; losses are named."""
+"""What bench_cache_hit.py measured: targets reached or not, losses, whether a dynamic policy is worth having; Markdown
+tables; and a picture."""
 
 from __future__ import annotations
 
 import statistics
 from typing import Any
 
-from ibp_gnn.config import to_dict
-
-from .config import Config
+from . import picture
+from .frame import Record
 
 TARGETS = {"float32 dense": 1.14, "bfloat16 dense": 1.42, "float16 dense": None, "float32 bag of words": 10.0}
 """Rows that a compressed cache should hold for each row of an uncompressed one of the same bytes."""
+_SHOWN_SHARES = (0.05, 0.1, 0.2, 0.4)
 
 
 def kind_of(features: dict[str, Any]) -> str:
@@ -28,11 +29,12 @@ def presample_of(settings: dict[str, Any]) -> str:
     return f"presample_{settings['warm_epochs']}"
 
 
-def summarize(results: dict[str, Any], config: Config) -> dict[str, Any]:
-    presample = presample_of(to_dict(config))
+def summarize(results: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """config: as in a record."""
+    presample = presample_of(config)
     return {
         "effective_rows": _effective_rows(results),
-        "compressed_loses": _losses(results, config.shares),
+        "compressed_loses": _losses(results, config["shares"]),
         "dynamic": [_dynamic_gain(trace, presample) for trace in results["traces"] if _dynamic_names(trace)],
     }
 
@@ -44,9 +46,7 @@ def _effective_rows(results: dict[str, Any]) -> dict[str, Any]:
     for trace in results["traces"]:
         for curves in trace["by_bytes"].values():
             for features, curve in zip(features_of(results, trace), curves, strict=True):
-                pairs = zip(curve["compressed_rows"], features["uncompressed_rows"], strict=True)
-                found = [ours / theirs for ours, theirs in pairs if theirs and ours < trace["nodes"]]
-                ratios.setdefault(kind_of(features), []).extend(found)
+                ratios.setdefault(kind_of(features), []).extend(_row_ratios(features, curve, trace))
     summary = {}
     for kind, found in ratios.items():
         target = TARGETS.get(kind)
@@ -57,7 +57,7 @@ def _effective_rows(results: dict[str, Any]) -> dict[str, Any]:
     return summary
 
 
-def _losses(results: dict[str, Any], shares: tuple[float, ...]) -> list[str]:
+def _losses(results: dict[str, Any], shares: list[float]) -> list[str]:
     """Where an uncompressed cache of the same bytes hits more often."""
     found: dict[str, list[str]] = {}
     for trace in results["traces"]:
@@ -94,3 +94,173 @@ def _dynamic_gain(trace: dict[str, Any], presample: str) -> dict[str, Any]:
     for name, rival in rivals.items():
         gains[name] = [round((ours - theirs) / trace["accesses"], 5) for ours, theirs in zip(best, rival, strict=True)]
     return gains
+
+
+def _row_ratios(features: dict[str, Any], curve: dict[str, Any], trace: dict[str, Any]) -> list[float]:
+    """Rows held for each row of an uncompressed cache, at the sizes at which the compressed one does not hold all."""
+    pairs = zip(curve["compressed_rows"], features["uncompressed_rows"], strict=True)
+    return [ours / theirs for ours, theirs in pairs if theirs and ours < trace["nodes"]]
+
+
+def text(record: Record) -> str:
+    parts = []
+    for fanouts in record["config"]["fanouts"]:
+        parts += [rows_table(record, fanouts), policies_table(record, fanouts)]
+    return "\n\n".join([*parts, "\n".join(summary_lines(record))])
+
+
+def rows_table(record: Record, fanouts: str) -> str:
+    """Of every feature set: what a row takes, and hit rates without and with compression."""
+    shares = record["config"]["shares"]
+    shown = [at for at, share in enumerate(shares) if share in _SHOWN_SHARES]
+    sizes = " | ".join(f"hits at {shares[at]:.0%}" for at in shown)
+    lines = [
+        f"| fanouts {fanouts} | features | bytes of a row | effective rows | {sizes} |",
+        "|---|---|---|---|" + "---|" * len(shown),
+    ]
+    for trace in _traces(record, fanouts):
+        curves = trace["by_bytes"][presample_of(record["config"])]
+        for features, curve in zip(features_of(record, trace), curves, strict=True):
+            rates = [
+                f"{curve['uncompressed_hits'][at] / trace['accesses']:.1%} -> "
+                f"{curve['compressed_hits'][at] / trace['accesses']:.1%}"
+                for at in shown
+            ]
+            lines.append(
+                f"| {trace['graph']} | {features['rows']}, {features['dtype']} | "
+                f"{features['row_bytes']} -> {features['slot_bytes']} | {_row_range(features, curve, trace)} | "
+                f"{' | '.join(rates)} |"
+            )
+    return "\n".join(lines)
+
+
+def policies_table(record: Record, fanouts: str) -> str:
+    """Hit rates by policy, all with the same number of rows."""
+    traces = _traces(record, fanouts)
+    if not traces:
+        return ""
+    shares = record["config"]["dynamic_shares"]
+    lines = [
+        f"| hit rates at {', '.join(f'{share:.0%}' for share in shares)} of the rows | "
+        + " | ".join(trace["graph"] for trace in traces)
+        + " |",
+        "|---|" + "---|" * len(traces),
+    ]
+    for policy in traces[0]["by_rows"]["hits"]:
+        cells = [
+            ", ".join(f"{hits / trace['accesses']:.1%}" for hits in trace["by_rows"]["hits"][policy])
+            for trace in traces
+        ]
+        lines.append(f"| {policy.replace('_', ' ')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def summary_lines(record: Record) -> list[str]:
+    """Targets reached or not, losses, and what dynamic policies gain, a line each."""
+    summary = record["summary"]
+    lines = []
+    for kind, found in summary["effective_rows"].items():
+        target = found["target"]
+        verdict = {None: "", True: f"; reaches {target}", False: f"; misses {target}"}[found["reached"]]
+        numbers = f"{found['least']:.3f} to {found['greatest']:.3f}, median {found['median']:.3f}"
+        lines.append(f"effective rows, {kind}: {numbers}{verdict}")
+    losses = summary["compressed_loses"]
+    lines.append(f"compressed hits less often than uncompressed of the same bytes: {len(losses)} cases")
+    lines += [f"  {loss}" for loss in losses]
+    for gain in summary["dynamic"]:
+        over = "; ".join(
+            f"{name.replace('_', ' ')} by {', '.join(f'{100 * value:+.2f}' for value in gain[name])}"
+            for name in gain
+            if name.startswith("over_")
+        )
+        lines.append(
+            f"best dynamic policy, {gain['graph']} {gain['fanouts']} ({', '.join(gain['best'])}): {over} points"
+        )
+    return lines
+
+
+def _row_range(features: dict[str, Any], curve: dict[str, Any], trace: dict[str, Any]) -> str:
+    ratios = _row_ratios(features, curve, trace)
+    if not ratios:
+        return "all rows"
+    least, greatest = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+    return least if least == greatest else f"{least} to {greatest}"
+
+
+def _traces(record: Record, fanouts: str) -> list[dict[str, Any]]:
+    return [trace for trace in record["traces"] if trace["fanouts"] == fanouts]
+
+
+def draw(record: Record) -> Any:
+    """Of the first fanouts. Above: hit rates of all feature sets, compressed and not, at a few cache sizes. Below: hit
+    rates of policies, with the same number of rows."""
+    config = record["config"]
+    traces = _traces(record, config["fanouts"][0])
+    rows = sum(1 + len(features_of(record, trace)) for trace in traces)
+    policies = list(traces[0]["by_rows"]["hits"]) if traces else []
+    heights = [0.7 + 0.19 * rows, 0.7 + 0.19 * len(policies)]
+    figure = picture.make_figure(0.8 + sum(heights), "Hit rates of a GPU cache, in %")
+    picture.caption(
+        figure,
+        record,
+        f"DGL's sampler, fanouts {config['fanouts'][0]}, batches of {config['batch_size']:,}; counted, not timed.\n"
+        f"Above: policy {presample_of(config).replace('_', ' ')}. Row sizes are those of real features.",
+    )
+    sizes, by_policy = figure.subfigures(2, 1, height_ratios=heights)
+    picture.headline(
+        sizes, "Caches of the same bytes, a share of the raw rows': uncompressed in grey, compressed in blue"
+    )
+    _draw_sizes(sizes, record, traces)
+    shares = " and ".join(f"{share:.0%}" for share in config["dynamic_shares"])
+    picture.headline(by_policy, f"Caches of the same number of rows, {shares} of all: policies to choose from in blue")
+    _draw_policies(by_policy, traces, policies)
+    return figure
+
+
+def _draw_sizes(part: Any, record: Record, traces: list[dict[str, Any]]) -> None:
+    """A panel for each size, a row for each feature set, below the name of its graph."""
+    shares = record["config"]["shares"]
+    shown = [at for at, share in enumerate(shares) if share in _SHOWN_SHARES]
+    names: list[str] = []
+    pairs: list[tuple[int, dict[str, Any], int]] = []  # place, curve, accesses
+    for trace in traces:
+        names.append(trace["graph"].replace(" x ", " × "))
+        curves = trace["by_bytes"][presample_of(record["config"])]
+        for features, curve in zip(features_of(record, trace), curves, strict=True):
+            pairs.append((len(names), curve, trace["accesses"]))
+            names.append(f"{features['rows'].replace('_', ' ')}, {features['dtype']}")
+    for axes, at in zip(part.subplots(1, max(1, len(shown)), sharey=True, squeeze=False)[0], shown, strict=True):
+        picture.clean(axes, f"{shares[at]:.0%}")
+        picture.row_names(axes, names)
+        for place, curve, accesses in pairs:
+            raw, ours = (100 * curve[f"{kind}_hits"][at] / accesses for kind in ("uncompressed", "compressed"))
+            axes.plot([raw, ours], [place, place], color=picture.OURS_LIGHT, linewidth=2, zorder=1)
+            axes.plot(raw, place, "o", color=picture.GREY, markersize=4.5)
+            axes.plot(ours, place, "o", color=picture.OURS, markersize=4.5)
+            picture.number(axes, f"{raw:.0f}", min(raw, ours), place, picture.GREY, right=False, gap=4)
+            picture.number(axes, f"{ours:.0f}", max(raw, ours), place, picture.OURS, gap=4)
+        axes.set_xlim(-22, 125)
+        axes.set_xticks([])
+        axes.spines["bottom"].set_visible(False)
+    of_features = {place for place, _, _ in pairs}
+    for at, label in enumerate(part.axes[0].get_yticklabels()):
+        label.set_fontweight("normal" if at in of_features else "bold")
+
+
+def _draw_policies(part: Any, traces: list[dict[str, Any]], policies: list[str]) -> None:
+    """A panel for each graph, a row for each policy, in it a dot for each number of rows."""
+    for axes, trace in zip(part.subplots(1, max(1, len(traces)), sharey=True, squeeze=False)[0], traces, strict=False):
+        picture.clean(axes, trace["graph"].replace(" x ", " × "))
+        names = {"hindsight": "hindsight (bound)"} | {
+            name: f"{name} (dynamic)" for name in policies if name not in trace["by_bytes"]
+        }
+        picture.row_names(axes, [names.get(name, name).replace("_", " ") for name in policies])
+        for place, name in enumerate(policies):
+            colour = picture.GREY if name in names else picture.OURS
+            rates = [100 * hits / trace["accesses"] for hits in trace["by_rows"]["hits"][name]]
+            for rate in rates:
+                axes.plot(rate, place, "o", color=colour, markersize=4.5)
+                picture.number(axes, f"{rate:.1f}", rate, place, colour, gap=4)
+        axes.set_xlim(0, 85)
+        axes.set_xticks([])
+        axes.spines["bottom"].set_visible(False)

@@ -1,25 +1,43 @@
-"""Graphs, and which rows training on them reads: the input nodes of every mini-batch of a few epochs."""
+"""Graphs, and which rows training on them reads: the input nodes of every mini-batch of a few epochs. How hot static
+policies take rows to be, and what a cache of the hottest then hits."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
+from ibp_gnn import hotness
+from ibp_gnn.config import ConfigError, setting
 from ibp_gnn.datasets import load_dataset
 from ibp_gnn.datasets.synthetic import SHAPES, power_law_edges
 from ibp_gnn.integrations.dgl_compat import import_dgl
 from ibp_gnn.training.sampling import make_loader
 from ibp_gnn.training.seeding import seed_everything
 
-from .config import Graph
+from .cache_bytes import Features
 
 _TRAIN_IDS = 1  # the random stream of generated graphs beside that of their edges
 
 Epoch = list[np.ndarray]
 """Of every batch the distinct nodes whose features it reads, int32 [n], in the order in which it reads them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """name: "wordnet", or the OGB data set whose shape a generated graph has (ibp_gnn/datasets/synthetic.py). scale:
+    nodes and edges of a generated graph, as a share of that data set's."""
+
+    name: Literal["wordnet", "products", "papers"] = setting()
+    features: tuple[Features, ...] = setting()
+    scale: float = setting(1.0, gt=0, le=1)
+
+    def __post_init__(self) -> None:
+        if self.name == "wordnet" and self.scale != 1:
+            raise ConfigError(f"graphs: want scale 1 for wordnet, got {self.scale}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,3 +94,22 @@ def sample_trace(
         batches = tqdm(loader, desc=f"{graph.name} {fanouts}, epoch {epoch}", leave=False)
         epochs.append([input_nodes.numpy().astype(np.int32) for input_nodes, _, _ in batches])
     return Trace(epochs[:warm_epochs], epochs[warm_epochs:])
+
+
+def hotness_of(policy: str, graph: Structure, trace: Trace) -> torch.Tensor:
+    """[num_nodes]: scores of "degree", "reverse_pagerank", "presample_<epochs>" or "hindsight"."""
+    if policy == "degree":
+        return hotness.degree(graph.src, graph.num_nodes)
+    if policy == "reverse_pagerank":
+        return hotness.reverse_pagerank(graph.src, graph.dst, graph.num_nodes, graph.train_ids)
+    if policy == "hindsight":
+        batches = trace.measured_batches()
+    else:
+        batches = trace.warm_batches(int(policy.removeprefix("presample_")))
+    return hotness.presample([torch.from_numpy(batch) for batch in batches], graph.num_nodes)
+
+
+def hits_of_first(order: torch.Tensor, accesses: torch.Tensor) -> torch.Tensor:
+    """order: int64 [n], accesses: int64 [n]. Returns int64 [n + 1]: the hits if the first k rows of the order are
+    cached, for every k."""
+    return torch.cat([torch.zeros(1, dtype=torch.int64), torch.cumsum(accesses[order], 0)])

@@ -1,29 +1,44 @@
 """Speed on the CPU: fit, compress, and decode by random ids against torch.index_select of the same raw rows.
 
-Methods that are compared take the same ids, in turns, in the same process and with the same number of threads, so that
-a busy machine slows all of them; bits are checked before anything is timed; times are medians, and the ratio of the
+Methods that are compared take the same ids, with the same number of threads. Times are medians, and the ratio of the
 fastest calls is given as well. How busy the machine was is in the results.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import os
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ibp_gnn import Codec, CompressedFeatureStore
-from ibp_gnn.testing import assert_bitwise_equal
+from ibp_gnn.config import setting
 
-from .config import Cpu
-from .data import tile
+from .rows import CodecName, Data, tile
+from .timing import check_rows, in_turns, medians, timed
 
-Method = Callable[[torch.Tensor], Any]  # takes the ids
 _COMPRESS_PARTS = 8  # a part of the raw rows is enough to time compression
+
+
+@dataclasses.dataclass(frozen=True)
+class Cpu:
+    """raw_mb: raw rows, repeated up to this size (1e6 bytes). fit_mb: of them, those that fits look at. batch_mb: raw
+    bytes that one gather returns. threads: of torch and of the codecs, one after the other; fits and compression take
+    the most."""
+
+    data: Data = dataclasses.field(default_factory=Data)
+    codecs: tuple[CodecName, ...] = ("auto", "ibp")
+    threads: tuple[int, ...] = setting((1, 2), ge=1)
+    raw_mb: float = setting(1500.0, gt=0)
+    fit_mb: float = setting(512.0, gt=0)
+    batch_mb: float = setting(64.0, gt=0)
+    id_sets: int = setting(4, ge=1)
+    repeats: int = setting(5, ge=1)
 
 
 def measure_cpu(name: str, rows: torch.Tensor, config: Cpu, seed: int) -> list[dict[str, Any]]:
@@ -60,7 +75,7 @@ def measure_cpu(name: str, rows: torch.Tensor, config: Cpu, seed: int) -> list[d
     for threads in config.threads:
         torch.set_num_threads(threads)
         times = _gather_seconds(raw, stores, id_sets, config.repeats)
-        median = {method: statistics.median(seconds) for method, seconds in times.items()}
+        median = medians(times)
         for kind, of_codec in of_codecs.items():
             results.append(
                 {
@@ -87,28 +102,28 @@ def _gather_seconds(
     """Seconds of each call of index_select and of each store's gather. Each writes to a buffer of its own, which the
     caches hold or do not hold as they would if it were alone."""
     buffers = {name: torch.empty(len(id_sets[0]), raw.shape[1], dtype=raw.dtype) for name in (*stores, "index_select")}
-    methods: dict[str, Method] = {
+    for kind, store in stores.items():
+        for ids in id_sets:
+            check_rows(kind, functools.partial(_gather, store, ids), buffers[kind], raw[ids])
+    methods: dict[str, Callable[[torch.Tensor], Any]] = {
         kind: functools.partial(store.gather, out=buffers[kind]) for kind, store in stores.items()
     }
-    for kind, method in methods.items():
-        for ids in id_sets:
-            buffers[kind].zero_()
-            method(ids)
-            assert_bitwise_equal(buffers[kind], raw[ids])
     methods["index_select"] = functools.partial(torch.index_select, raw, 0, out=buffers["index_select"])
-    times: dict[str, list[float]] = {name: [] for name in methods}
-    for ids in id_sets * repeats:
-        for name, method in methods.items():
-            start = time.perf_counter()
-            method(ids)
-            times[name].append(time.perf_counter() - start)
-    return times
+    return in_turns(
+        {name: _seconds(method, id_sets) for name, method in methods.items()}, range(len(id_sets) * repeats)
+    )
 
 
-def _median_seconds(call: Callable[[torch.Tensor], Any], inputs: list[torch.Tensor]) -> float:
-    seconds = []
-    for one in inputs:
-        start = time.perf_counter()
-        call(one)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+def _gather(store: CompressedFeatureStore, ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    return store.gather(ids, out=out)
+
+
+def _seconds(method: Callable[[torch.Tensor], Any], inputs: list[torch.Tensor]) -> Callable[[], float]:
+    """A call that times the method on the next of the inputs, over and over."""
+    following = itertools.cycle(inputs)
+    return lambda: timed(functools.partial(method, next(following)))[0]
+
+
+def _median_seconds(method: Callable[[torch.Tensor], Any], inputs: list[torch.Tensor]) -> float:
+    measure = _seconds(method, inputs)
+    return statistics.median(measure() for _ in inputs)

@@ -1,30 +1,48 @@
 """Speed on a GPU: decoding against copying the same raw rows, from GPU memory and from page-locked CPU memory.
 
-Methods that are compared take the same ids, in turns, in the same process; bits are checked before anything is timed;
-times are medians of CUDA events, the launches being queued beforehand.
+Methods that are compared take the same ids. Times are medians of CUDA events, the launches being queued beforehand.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from bench_parts.timing import queued_ms
-from bench_parts.uncompressed import copy_rows, registered
 
 from ibp_gnn import Codec, CompressedFeatureStore, CompressedGPUCache
 from ibp_gnn.codec.gather import GpuGather, MappedRows
 from ibp_gnn.codec.values import to_bytes
+from ibp_gnn.config import setting
 from ibp_gnn.testing import assert_bitwise_equal
 
-from .config import Gpu
-from .data import tile
+from .rows import CodecName, Data, tile
+from .timing import check_rows, in_turns, medians, queued_ms, timed
+from .uncompressed import copy_rows, registered
 
-Method = Callable[[torch.Tensor], Any]  # takes the ids, writes the rows to one buffer
+Method = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # takes ids and a buffer, in which it returns the rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """hbm_mb: raw rows in GPU memory, repeated up to this size (1e6 bytes). batch_mb: raw bytes that one gather of them
+    returns. compress_mb: raw bytes that are compressed at once. pinned_mb: raw rows in page-locked CPU memory, of which
+    one gather fetches pinned_ids; blocks: grid sizes to try there, the fastest counts. 0 MB: left out."""
+
+    data: Data = dataclasses.field(default_factory=Data)
+    codecs: tuple[CodecName, ...] = ("auto", "ibp")
+    hbm_mb: float = setting(2000.0, gt=0)
+    batch_mb: float = setting(400.0, gt=0)
+    compress_mb: float = setting(1000.0, gt=0)
+    pinned_mb: float = setting(4000.0, ge=0)
+    pinned_ids: int = setting(200_000, ge=1)
+    blocks: tuple[int, ...] = setting((16, 32, 64), ge=1)
+    id_sets: int = setting(3, ge=1)
+    repeats: int = setting(5, ge=2)
 
 
 def measure_gpu(name: str, rows: torch.Tensor, config: Gpu, seed: int) -> list[dict[str, Any]]:
@@ -47,7 +65,7 @@ def _measure_hbm(rows: torch.Tensor, config: Gpu) -> list[dict[str, Any]]:
     batch = max(1, min(len(raw), round(config.batch_mb * 1e6 / row_bytes)))
     id_sets = [torch.randint(len(raw), (batch,), device=device) for _ in range(config.id_sets)]
     out = torch.empty(batch, raw.shape[1], dtype=raw.dtype, device=device)
-    methods: dict[str, Method] = {"copy": functools.partial(copy_rows, raw.data_ptr(), out=out)}
+    methods: dict[str, Method] = {"copy": functools.partial(copy_rows, raw.data_ptr())}
     results, kept_alive = [], []
     for kind in config.codecs:
         fit_s, codec = _seconds(functools.partial(Codec.fit, raw, codec=kind), config.repeats)
@@ -57,7 +75,7 @@ def _measure_hbm(rows: torch.Tensor, config: Gpu) -> list[dict[str, Any]]:
         compressed = codec.compress(raw)
         gather = GpuGather(codec.form, device, MappedRows.on_device(compressed), lead_bytes=compressed.slot_bytes)
         kept_alive.append(compressed)
-        methods[kind] = functools.partial(_decode, gather, to_bytes(out), 0)
+        methods[kind] = functools.partial(_decode, gather, 0)
         results.append(
             {
                 "parameters": repr(codec),
@@ -71,7 +89,7 @@ def _measure_hbm(rows: torch.Tensor, config: Gpu) -> list[dict[str, Any]]:
         )
         del compressed_part
     check_bits(methods, id_sets, raw, out)
-    times = interleaved_ms(methods, id_sets, config.repeats)
+    times = interleaved_ms(methods, id_sets, out, config.repeats)
     for kind, result in zip(config.codecs, results, strict=True):
         result["hbm_copy_gb_per_s"] = batch * row_bytes / times["copy"] / 1e6
         result["hbm_decode_gb_per_s"] = batch * row_bytes / times[kind] / 1e6
@@ -88,25 +106,24 @@ def _measure_pinned(rows: torch.Tensor, config: Gpu) -> list[dict[str, Any]]:
     id_sets = [torch.randint(len(raw), (batch,), device=device) for _ in range(config.id_sets)]
     ordered = [torch.sort(ids).values for ids in id_sets]
     out = torch.empty(batch, raw.shape[1], dtype=raw.dtype, device=device)
-    out_bytes = to_bytes(out)
     stores = {kind: CompressedFeatureStore.build(raw, kind, pin=True, progress=False) for kind in config.codecs}
     results = []
     with registered(raw) as address:
         methods: dict[str, Method] = {}
         for blocks in config.blocks:
-            methods[f"copy {blocks}"] = functools.partial(copy_rows, address, out=out, blocks=blocks)
+            methods[f"copy {blocks}"] = functools.partial(copy_rows, address, blocks=blocks)
             for kind, store in stores.items():
-                methods[f"{kind} {blocks}"] = functools.partial(_decode, store.gather_on(device), out_bytes, blocks)
+                methods[f"{kind} {blocks}"] = functools.partial(_decode, store.gather_on(device), blocks)
         check_bits(methods, ordered, raw, out)
-        times = interleaved_ms(methods, ordered, config.repeats)
+        times = interleaved_ms(methods, ordered, out, config.repeats)
         copies = {blocks: times[f"copy {blocks}"] for blocks in config.blocks}
-        calls = {kind: functools.partial(_call_gather, store, out) for kind, store in stores.items()}
+        calls: dict[str, Method] = {kind: functools.partial(_gather, store) for kind, store in stores.items()}
         check_bits(calls, id_sets, raw, out)
-        call_times = interleaved_ms(calls, id_sets, config.repeats)
+        call_times = interleaved_ms(calls, id_sets, out, config.repeats)
         cached = _measure_cached(stores, id_sets, raw, out, config)
         for kind, store in stores.items():
             store.reset_stats()
-            _decode(store.gather_on(device), out_bytes, config.blocks[0], ordered[0])
+            _decode(store.gather_on(device), config.blocks[0], ordered[0], out)
             moved = store.stats().pcie_bytes / batch
             decodes = {blocks: times[f"{kind} {blocks}"] for blocks in config.blocks}
             to_copy = min(copies.values()) / min(decodes.values())
@@ -140,53 +157,47 @@ def _measure_cached(
 ) -> dict[str, float]:
     """Milliseconds of a cache that holds all rows, its table included, and of copying raw rows in GPU memory."""
     on_gpu = raw.to(out.device)
-    methods: dict[str, Method] = {"copy": functools.partial(copy_rows, on_gpu.data_ptr(), out=out)}
+    methods: dict[str, Method] = {"copy": functools.partial(copy_rows, on_gpu.data_ptr())}
     for kind, store in stores.items():
-        methods[kind] = functools.partial(_call_gather, CompressedGPUCache(store, f"{len(store)} rows"), out)
+        methods[kind] = functools.partial(_gather, CompressedGPUCache(store, f"{len(store)} rows"))
     check_bits(methods, id_sets, raw, out)
-    return interleaved_ms(methods, id_sets, config.repeats)
+    return interleaved_ms(methods, id_sets, out, config.repeats)
 
 
 def check_bits(methods: dict[str, Method], id_sets: list[torch.Tensor], raw: torch.Tensor, out: torch.Tensor) -> None:
-    """Raises AssertionError naming the method that does not write the raw rows of these ids to `out`."""
+    """Raises AssertionError naming the method that does not return the raw rows of these ids."""
     for name, method in methods.items():
         for ids in id_sets:
-            to_bytes(out).fill_(0xA5)
-            method(ids)
-            try:
-                assert_bitwise_equal(out, raw[ids.to(raw.device)].to(out.device))
-            except AssertionError as error:
-                raise AssertionError(f"{name}: {error}") from error
+            check_rows(name, functools.partial(method, ids), out, raw[ids.to(raw.device)].to(out.device))
 
 
-def interleaved_ms(methods: dict[str, Method], id_sets: list[torch.Tensor], repeats: int) -> dict[str, float]:
-    """Median milliseconds of each method over all ids, the first round left out; methods take turns."""
-    times: dict[str, list[float]] = {name: [] for name in methods}
-    for repeat in range(repeats):
-        for ids in id_sets:
-            for name, method in methods.items():
-                ms = queued_ms(functools.partial(method, ids))
-                if repeat:  # the first round warms up
-                    times[name].append(ms)
-    return {name: statistics.median(of_method) for name, of_method in times.items()}
+def interleaved_ms(
+    methods: dict[str, Method], id_sets: list[torch.Tensor], out: torch.Tensor, repeats: int
+) -> dict[str, float]:
+    """Median milliseconds of each method over all ids, the first round left out."""
+
+    def measure(method: Method) -> Callable[[], float]:
+        ids = itertools.cycle(id_sets)
+        return lambda: queued_ms(functools.partial(method, next(ids), out))
+
+    measures = {name: measure(method) for name, method in methods.items()}
+    return medians(in_turns(measures, range(len(id_sets) * repeats), warm_up=len(id_sets)))
 
 
 def _seconds(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
     """Median seconds of a call until the GPU is done, the first one left out, and what the last returned."""
     seconds, result = [], None
     for _ in range(repeats):
-        del result
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        result = call()
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
+        del result  # there may be no room for two
+        taken, result = timed(call, "cuda")
+        seconds.append(taken)
     return statistics.median(seconds[1:]), result
 
 
-def _decode(gather: GpuGather, out_bytes: torch.Tensor, blocks: int, ids: torch.Tensor) -> None:
-    gather.gather(ids, out_bytes, ordered=False, max_blocks=blocks)
+def _decode(gather: GpuGather, blocks: int, ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    gather.gather(ids, to_bytes(out), ordered=False, max_blocks=blocks)
+    return out
 
 
-def _call_gather(source: CompressedFeatureStore | CompressedGPUCache, out: torch.Tensor, ids: torch.Tensor) -> None:
-    source.gather(ids, out=out)
+def _gather(source: CompressedFeatureStore | CompressedGPUCache, ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    return source.gather(ids, out=out)

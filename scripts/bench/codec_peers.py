@@ -1,56 +1,86 @@
 """General compressors on the same rows: one chunk per row, and larger chunks, of which a random row costs a whole one.
 
-Sizes count OFFSET_BYTES for each chunk to say where it starts; those of codec "auto", all of a compact store's slots.
-Bits are checked before anything is timed; times are medians.
+Sizes count what says where each chunk starts; those of codec "auto", all of a compact store's slots. Bits are checked
+before anything is timed; times are medians.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import statistics
-import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from ibp_gnn import Codec
+from ibp_gnn.codec.gather import GpuGather, MappedRows
 from ibp_gnn.codec.values import to_bytes
+from ibp_gnn.config import setting
 
-from .config import Peers
-from .data import tile
+from .cpu_peers import blosc2_peers, zstd_peers
+from .nvcomp import find_nvcomp, nvcomp_peers
+from .peer import Peer
+from .rows import Data, tile
+from .timing import timed
 
-OFFSET_BYTES = 8
 _NDZIP = "no package on PyPI: C++ sources to build by hand, so it cannot be a dependency"
 
 
-class Peer(Protocol):
-    """A compressor and its chunks. Work on a GPU is enqueued.
+@dataclasses.dataclass(frozen=True)
+class Peers:
+    """General compressors. cpu_mb, gpu_mb: raw bytes that they compress. chunk_kb: of the larger chunks; the smaller
+    ones are one row each. cpu_ids, gpu_ids: rows that are decoded by random ids."""
 
-    raw_chunks: uint8 [n, chunk_bytes], on the device that it works on.
-    """
+    data: Data = dataclasses.field(default_factory=Data)
+    cpu_mb: float = setting(16.0, gt=0)
+    gpu_mb: float = setting(256.0, gt=0)
+    chunk_kb: int = setting(64, ge=1)
+    cpu_ids: int = setting(4096, ge=1)
+    gpu_ids: int = setting(50_000, ge=1)
+    repeats: int = setting(3, ge=1)
 
-    method: str
-    chunk_bytes: int
-    raw_chunks: torch.Tensor
+
+class OwnCodec:
+    """Codec "auto" with compact slots, as in a CompressedFeatureStore. chunk_bytes: one row."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows = rows
+        self.raw_chunks = to_bytes(rows)
+        self.chunk_bytes = self.raw_chunks.shape[1]
+        self.codec = Codec.fit(rows, codec="auto")
+        where = "GPU" if rows.is_cuda else f"{torch.get_num_threads()} threads"
+        self.method = f"ibp_gnn {self.codec.kind} ({where})"
 
     def compress(self) -> None:
-        """Compresses all chunks and keeps them. Raises RuntimeError if it does not take such chunks."""
+        self.compressed = self.codec.compress(self.rows)
 
     def compressed_bytes(self) -> int:
-        """Of the chunks that `compress` made and of what says where each starts."""
+        return self.compressed.nbytes + self.codec.nbytes
 
-    def decoder(self, chunks: torch.Tensor) -> Callable[[], Any]:
-        """chunks: int64 [n] on the CPU. Returns a call, as lean as can be, that decodes these; what it returns is for
-        `raw_of`."""
+    def decoder(self, chunks: torch.Tensor) -> Callable[[], torch.Tensor]:
+        device = self.rows.device
+        ids = chunks.to(device)
+        out = torch.empty(len(ids), self.rows.shape[1], dtype=self.rows.dtype, device=device)
+        if device.type == "cpu":
+            return lambda: self.codec.decompress(self.compressed, ids, out)
+        gather = GpuGather(
+            self.codec.form, device, MappedRows.on_device(self.compressed), lead_bytes=self.compressed.slot_bytes
+        )
 
-    def raw_of(self, decoded: Any) -> torch.Tensor:
-        """Returns uint8 [n, chunk_bytes]."""
+        def decode() -> torch.Tensor:
+            gather.gather(ids, to_bytes(out))
+            return out
+
+        return decode
+
+    def raw_of(self, decoded: torch.Tensor) -> torch.Tensor:
+        return to_bytes(decoded)
 
 
 def missing_peers() -> dict[str, str]:
     """Peers that are not measured here, and why."""
-    from .nvcomp import find_nvcomp
-
     missing = {"ndzip": _NDZIP}
     for package, module in (("zstandard", "zstandard"), ("blosc2", "blosc2")):
         if importlib.util.find_spec(module) is None:
@@ -65,9 +95,6 @@ def missing_peers() -> dict[str, str]:
 def measure_peers(name: str, rows: torch.Tensor, config: Peers, seed: int) -> list[dict[str, Any]]:
     """rows: [n, d] on the CPU. One result for each peer that is installed and each length of its chunks, and one for
     codec "auto" on the CPU and, where there is one, on the GPU."""
-    from .general_peers import OwnCodec, blosc2_peers, zstd_peers
-    from .nvcomp import nvcomp_peers
-
     missing = missing_peers()
     row_bytes = rows.shape[1] * rows.element_size()
     rows_per_chunk = max(1, round(config.chunk_kb * 1024 / row_bytes))
@@ -109,9 +136,8 @@ def _measure(peer: Peer, row_bytes: int, config: Peers, seed: int) -> dict[str, 
         if not torch.equal(peer.raw_of(peer.decoder(chunks)()), raw):
             raise AssertionError(f"{peer.method}: want the raw bytes back, got others")
     raw_bytes = num_chunks * peer.chunk_bytes
-    compress_s = _median_seconds(peer.compress, config.repeats)
-    decode_s = _median_seconds(peer.decoder(all_chunks), config.repeats)
-    random_s = _median_seconds(peer.decoder(random_chunks), config.repeats)
+    calls = (peer.compress, peer.decoder(all_chunks), peer.decoder(random_chunks))
+    compress_s, decode_s, random_s = (_median_seconds(call, peer, config.repeats) for call in calls)
     return {
         **shown,
         "size_to_raw": peer.compressed_bytes() / raw_bytes,
@@ -121,14 +147,5 @@ def _measure(peer: Peer, row_bytes: int, config: Peers, seed: int) -> dict[str, 
     }
 
 
-def _median_seconds(call: Callable[[], Any], repeats: int) -> float:
-    """Until the GPU is done, where there is one."""
-    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-    seconds = []
-    for _ in range(repeats):
-        wait()
-        start = time.perf_counter()
-        call()
-        wait()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+def _median_seconds(call: Callable[[], Any], peer: Peer, repeats: int) -> float:
+    return statistics.median(timed(call, peer.raw_chunks.device)[0] for _ in range(repeats))

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
 
 from ibp_gnn import Codec
 from ibp_gnn.command.analysis import entropy_bound
+from ibp_gnn.config import setting
 
-from .config import Sizes
+from .rows import Data
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """fit_rows: rows that `ibp` and `dict` are fitted on ("auto" looks at as many as a user's does). Sizes are of all
+    rows."""
+
+    data: Data = dataclasses.field(default_factory=Data)
+    fit_rows: int = setting(65536, ge=1)
 
 
 def measure_sizes(name: str, rows: torch.Tensor, config: Sizes) -> dict[str, Any]:

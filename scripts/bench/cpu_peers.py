@@ -1,4 +1,4 @@
-"""What nvCOMP is not: the codec of ibp_gnn itself, to compare with, and the compressors for CPUs, zstd and Blosc2."""
+"""zstd and Blosc2, on the CPU. Both are optional packages."""
 
 from __future__ import annotations
 
@@ -9,52 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ibp_gnn import Codec
-from ibp_gnn.codec.gather import GpuGather, MappedRows
-from ibp_gnn.codec.values import to_bytes
-
-from .peers import OFFSET_BYTES, Peer
+from .peer import OFFSET_BYTES, Peer
 
 _ZSTD_LEVEL, _BLOSC2_LEVEL = 3, 5
 _MIN_THREADED_BYTES = 1 << 15
 _ZSTD_MAGIC_BYTES = 4  # of every frame; the same everywhere, so that nobody has to keep them
-
-
-class OwnCodec:
-    """Codec "auto" with compact slots, as in a CompressedFeatureStore. chunk_bytes: one row."""
-
-    def __init__(self, rows: torch.Tensor) -> None:
-        self.rows = rows
-        self.raw_chunks = to_bytes(rows)
-        self.chunk_bytes = self.raw_chunks.shape[1]
-        self.codec = Codec.fit(rows, codec="auto")
-        where = "GPU" if rows.is_cuda else f"{torch.get_num_threads()} threads"
-        self.method = f"ibp_gnn {self.codec.kind} ({where})"
-
-    def compress(self) -> None:
-        self.compressed = self.codec.compress(self.rows)
-
-    def compressed_bytes(self) -> int:
-        return self.compressed.nbytes + self.codec.nbytes
-
-    def decoder(self, chunks: torch.Tensor) -> Callable[[], torch.Tensor]:
-        device = self.rows.device
-        ids = chunks.to(device)
-        out = torch.empty(len(ids), self.rows.shape[1], dtype=self.rows.dtype, device=device)
-        if device.type == "cpu":
-            return lambda: self.codec.decompress(self.compressed, ids, out)
-        gather = GpuGather(
-            self.codec.form, device, MappedRows.on_device(self.compressed), lead_bytes=self.compressed.slot_bytes
-        )
-
-        def decode() -> torch.Tensor:
-            gather.gather(ids, to_bytes(out))
-            return out
-
-        return decode
-
-    def raw_of(self, decoded: torch.Tensor) -> torch.Tensor:
-        return to_bytes(decoded)
 
 
 class Zstd:

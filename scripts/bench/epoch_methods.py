@@ -1,22 +1,82 @@
-"""Training steps on the features of each method: first compared, then timed."""
+"""The ways to fetch features, all of the same bits, and training steps on them: first compared, then timed."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
+import itertools
 import statistics
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, Prefetcher, RowSource
 from ibp_gnn.testing import assert_bitwise_equal
-from ibp_gnn.training.sage import GraphSAGE
+from ibp_gnn.training.features import HostRows
+from ibp_gnn.training.sage import GraphSAGE, copy_async
 from ibp_gnn.training.timing import PhaseTimer
 
-from .config import Config
-from .data import Batch, Data, live_batches
-from .methods import Method
+from .epoch_data import Batch, Config, Data, live_batches
+from .timing import timed
+from .uncompressed import RawCache, RowsOnGpu, registered
+
+NEEDS_GPU = ("raw_cache", "raw_cache_prefetch", "on_gpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """lookahead: 0 = each batch is fetched when it is its turn; else of a Prefetcher."""
+
+    key: str
+    """One of epoch_report.LABELS."""
+    source: RowSource
+    lookahead: int = 0
+
+    def steps(self, batches: Iterable[Batch], device: torch.device) -> Iterable[tuple[Batch, torch.Tensor]]:
+        if self.lookahead:
+            return Prefetcher(batches, self.source, device=device, lookahead=self.lookahead)
+        return ((batch, self._fetch(batch.ids, device)) for batch in batches)
+
+    def _fetch(self, ids: torch.Tensor, device: torch.device) -> torch.Tensor:
+        if not isinstance(self.source, HostRows):
+            ids = copy_async(ids, device)
+        return self.source.gather(ids, device=device)
+
+
+@contextlib.contextmanager
+def open_methods(
+    rows: torch.Tensor, store: CompressedFeatureStore, config: Config, device: torch.device, batches: list[Batch]
+) -> Iterator[list[Method]]:
+    """rows: [n, d] on the CPU, hottest first; store: of these. batches: of an epoch. Both caches take at
+    most config.cache_share of the bytes of `rows`, everything counted."""
+    raw = Method("raw", HostRows(rows))
+    if device.type == "cpu":
+        yield [raw, *_ours(store, config)]
+        return
+    cache_bytes = round(config.cache_share * rows.numel() * rows.element_size())
+    capacity: int | float = cache_bytes if cache_bytes < store.nbytes else 1.0  # more than all rows take
+    cache = CompressedGPUCache(store, capacity, device=device)
+    with registered(rows) as address:
+        raw_cache = RawCache(rows, cache_bytes, device, address)
+        raw_cache.choose_blocks(functools.partial(next, itertools.cycle(batch.ids for batch in batches)))
+        yield [
+            raw,
+            Method("raw_cache", raw_cache),
+            Method("raw_cache_prefetch", raw_cache, lookahead=1),
+            *_ours(cache, config),
+            Method("on_gpu", RowsOnGpu(rows, device)),
+        ]
+
+
+def _ours(source: RowSource, config: Config) -> list[Method]:
+    return [
+        Method("ours", source),
+        Method("ours_prefetch", source, lookahead=1),
+        Method("ours_lookahead", source, lookahead=config.lookahead),
+    ]
 
 
 class Trainer:
@@ -137,9 +197,9 @@ def _fetch_alone(method: Method, batches: Iterable[Batch], device: torch.device)
 
 def _live(method: Method, trainer: Trainer, data: Data, config: Config, device: torch.device) -> float:
     """Seconds, by the clock, for config.live_batches that are sampled as they are needed."""
-    begin = time.perf_counter()
-    for batch, x in method.steps(live_batches(data, config, device, config.live_batches), device):
-        trainer.step(batch, x)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begin
+
+    def train() -> None:
+        for batch, x in method.steps(live_batches(data, config, device, config.live_batches), device):
+            trainer.step(batch, x)
+
+    return timed(train, device)[0]

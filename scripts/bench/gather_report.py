@@ -156,11 +156,11 @@ _BAR_IDS = 200_000
 def draw(record: Record) -> Any:
     """Above: speed by batch size of the case with most of them. Below: ratios of all cases."""
     cases = record["cases"]
-    figure = picture.make_figure(
-        4.5 + 0.2 * len(cases),
-        "Gathering rows by random ids to the GPU",
-        f"{picture.hardware(record)}. Medians of {record['config']['repeats']} gathers, each of new ids; ordering is timed, "
-        "too. Bars: log scale.\n"
+    figure = picture.make_figure(4.5 + 0.2 * len(cases), "Gathering rows by random ids to the GPU")
+    picture.caption(
+        figure,
+        record,
+        f"Medians of {record['config']['repeats']} gathers, each of new ids; ordering is timed, too. Bars: log scale.\n"
         "Half in a cache: the compressed cache holds half of the rows, the raw one what fits in the same bytes.",
     )
     lines, bars = figure.subfigures(2, 1, height_ratios=[2.6, 1.1 + 0.2 * len(cases)])

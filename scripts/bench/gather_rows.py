@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 
 from ibp_gnn import Codec, CompressedFeatureStore
-from ibp_gnn.config import setting
 from ibp_gnn.codec.values import dtype_from_name
+from ibp_gnn.config import setting
 
 from .uncompressed import registered
 

@@ -17,7 +17,7 @@ import torch
 
 from ibp_gnn.codec.values import to_bytes
 
-from .peers import OFFSET_BYTES, Peer
+from .peer import OFFSET_BYTES, Peer
 
 _MAJOR_VERSION = 6  # whose structs and signatures are these
 _LIBRARY = f"lib64/libnvcomp.so.{_MAJOR_VERSION}"
@@ -39,13 +39,9 @@ class _Options(ctypes.Structure):
         return cls.from_buffer_copy(struct.pack(f"{len(integers)}i", *integers).ljust(_OPTIONS_BYTES, b"\0"))
 
 
+@functools.cache
 def find_nvcomp() -> Any:
     """Returns the loaded library, or why there is none, as a str."""
-    return _load()
-
-
-@functools.cache
-def _load() -> Any:
     command = "install it with: pip install nvidia-libnvcomp-cu13"
     try:
         spec = importlib.util.find_spec("nvidia.libnvcomp")

