@@ -71,8 +71,7 @@ def parse_fanouts(text: str) -> list[int]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    text, draw = cache_report.text, cache_report.draw
-    frame.main(frame.Benchmark("cache_hit", __doc__ or "", Config, prepare, measure, text, draw), arguments)
+    frame.main(frame.Benchmark("cache_hit", __doc__ or "", Config, prepare, measure, cache_report), arguments)
 
 
 def prepare(config: Config) -> torch.device:

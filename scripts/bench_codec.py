@@ -49,8 +49,7 @@ class Config(RowsConfig):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    text, draw = codec_report.text, codec_report.draw
-    frame.main(frame.Benchmark("codec", __doc__ or "", Config, prepare, measure, text, draw), arguments)
+    frame.main(frame.Benchmark("codec", __doc__ or "", Config, prepare, measure, codec_report), arguments)
 
 
 def prepare(config: Config) -> torch.device:

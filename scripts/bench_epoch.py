@@ -32,8 +32,7 @@ from ibp_gnn.training.seeding import use_deterministic_algorithms
 
 
 def main(arguments: list[str] | None = None) -> None:
-    text, draw = epoch_report.text, epoch_report.draw
-    frame.main(frame.Benchmark("epoch", __doc__ or "", Config, prepare, measure_sets, text, draw), arguments)
+    frame.main(frame.Benchmark("epoch", __doc__ or "", Config, prepare, measure_sets, epoch_report), arguments)
 
 
 def prepare(config: Config) -> torch.device:

@@ -35,8 +35,7 @@ _LEFT_OUT = "left out by the config"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    text, draw = gather_report.text, gather_report.draw
-    frame.main(frame.Benchmark("gather", __doc__ or "", Config, prepare, measure_cases, text, draw), arguments)
+    frame.main(frame.Benchmark("gather", __doc__ or "", Config, prepare, measure_cases, gather_report), arguments)
 
 
 def prepare(config: Config) -> torch.device:

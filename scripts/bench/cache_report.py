@@ -192,47 +192,32 @@ def _traces(record: Record, fanouts: str) -> list[dict[str, Any]]:
 
 
 def draw(record: Record) -> Any:
-    """Of the first fanouts. Above: hit rates of all feature sets, compressed and not, at a few cache sizes. Below: hit
-    rates of policies, with the same number of rows."""
+    """Of the first fanouts: hit rates of all feature sets, compressed and not, a panel for each of some cache sizes."""
     config = record["config"]
     traces = _traces(record, config["fanouts"][0])
-    rows = sum(1 + len(features_of(record, trace)) for trace in traces)
-    policies = list(traces[0]["by_rows"]["hits"]) if traces else []
-    heights = [0.7 + 0.19 * rows, 0.7 + 0.19 * len(policies)]
-    figure = picture.make_figure(0.8 + sum(heights), "Hit rates of a GPU cache, in %")
+    names: list[str] = []
+    curves: dict[int, tuple[dict[str, Any], int]] = {}  # by place: hits and accesses
+    for trace in traces:
+        names.append(trace["graph"].replace(" x ", " × "))
+        by_features = trace["by_bytes"][presample_of(config)]
+        for features, curve in zip(features_of(record, trace), by_features, strict=True):
+            curves[len(names)] = curve, trace["accesses"]
+            names.append(f"{features['rows'].replace('_', ' ')}, {features['dtype']}")
+    title = "Hit rate of a GPU cache, in %: uncompressed in grey, compressed in blue"
+    figure = picture.make_figure(1.2 + 0.19 * len(names), title)
     picture.caption(
         figure,
         record,
-        f"DGL's sampler, fanouts {config['fanouts'][0]}, batches of {config['batch_size']:,}; counted, not timed.\n"
-        f"Above: policy {presample_of(config).replace('_', ' ')}. Row sizes are those of real features.",
+        f"Sampled by DGL, fanouts {config['fanouts'][0]}, batches of {config['batch_size']:,}; policy "
+        f"{presample_of(config).replace('_', ' ')}.\nBoth caches take the same bytes of GPU memory, a share of the raw "
+        "rows'.",
     )
-    sizes, by_policy = figure.subfigures(2, 1, height_ratios=heights)
-    picture.headline(
-        sizes, "Caches of the same bytes, a share of the raw rows': uncompressed in grey, compressed in blue"
-    )
-    _draw_sizes(sizes, record, traces)
-    shares = " and ".join(f"{share:.0%}" for share in config["dynamic_shares"])
-    picture.headline(by_policy, f"Caches of the same number of rows, {shares} of all: policies to choose from in blue")
-    _draw_policies(by_policy, traces, policies)
-    return figure
-
-
-def _draw_sizes(part: Any, record: Record, traces: list[dict[str, Any]]) -> None:
-    """A panel for each size, a row for each feature set, below the name of its graph."""
-    shares = record["config"]["shares"]
-    shown = [at for at, share in enumerate(shares) if share in _SHOWN_SHARES]
-    names: list[str] = []
-    pairs: list[tuple[int, dict[str, Any], int]] = []  # place, curve, accesses
-    for trace in traces:
-        names.append(trace["graph"].replace(" x ", " × "))
-        curves = trace["by_bytes"][presample_of(record["config"])]
-        for features, curve in zip(features_of(record, trace), curves, strict=True):
-            pairs.append((len(names), curve, trace["accesses"]))
-            names.append(f"{features['rows'].replace('_', ' ')}, {features['dtype']}")
-    for axes, at in zip(part.subplots(1, max(1, len(shown)), sharey=True, squeeze=False)[0], shown, strict=True):
-        picture.clean(axes, f"{shares[at]:.0%}")
+    shown = [at for at, share in enumerate(config["shares"]) if share in _SHOWN_SHARES]
+    panels = figure.subplots(1, max(1, len(shown)), sharey=True, squeeze=False)[0]
+    for axes, at in zip(panels, shown, strict=False):
+        picture.clean(axes, f"{config['shares'][at]:.0%} of the bytes")
         picture.row_names(axes, names)
-        for place, curve, accesses in pairs:
+        for place, (curve, accesses) in curves.items():
             raw, ours = (100 * curve[f"{kind}_hits"][at] / accesses for kind in ("uncompressed", "compressed"))
             axes.plot([raw, ours], [place, place], color=picture.OURS_LIGHT, linewidth=2, zorder=1)
             axes.plot(raw, place, "o", color=picture.GREY, markersize=4.5)
@@ -242,25 +227,6 @@ def _draw_sizes(part: Any, record: Record, traces: list[dict[str, Any]]) -> None
         axes.set_xlim(-22, 125)
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)
-    of_features = {place for place, _, _ in pairs}
-    for at, label in enumerate(part.axes[0].get_yticklabels()):
-        label.set_fontweight("normal" if at in of_features else "bold")
-
-
-def _draw_policies(part: Any, traces: list[dict[str, Any]], policies: list[str]) -> None:
-    """A panel for each graph, a row for each policy, in it a dot for each number of rows."""
-    for axes, trace in zip(part.subplots(1, max(1, len(traces)), sharey=True, squeeze=False)[0], traces, strict=False):
-        picture.clean(axes, trace["graph"].replace(" x ", " × "))
-        names = {"hindsight": "hindsight (bound)"} | {
-            name: f"{name} (dynamic)" for name in policies if name not in trace["by_bytes"]
-        }
-        picture.row_names(axes, [names.get(name, name).replace("_", " ") for name in policies])
-        for place, name in enumerate(policies):
-            colour = picture.GREY if name in names else picture.OURS
-            rates = [100 * hits / trace["accesses"] for hits in trace["by_rows"]["hits"][name]]
-            for rate in rates:
-                axes.plot(rate, place, "o", color=colour, markersize=4.5)
-                picture.number(axes, f"{rate:.1f}", rate, place, colour, gap=4)
-        axes.set_xlim(0, 85)
-        axes.set_xticks([])
-        axes.spines["bottom"].set_visible(False)
+    for place, label in enumerate(panels[0].get_yticklabels()):
+        label.set_fontweight("normal" if place in curves else "bold")
+    return figure

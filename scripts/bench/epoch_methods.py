@@ -151,7 +151,7 @@ def measure(
             if has_stats:
                 stats = method.source.stats()  # type: ignore[attr-defined]
                 result |= {"rows_read": stats.hits + stats.misses, "hits": stats.hits, "pcie_bytes": stats.pcie_bytes}
-            seconds["alone"] = _fetch_alone(method, batches, device)
+            seconds["alone"] = _epoch(method, batches, None, device)["fetch"]
             if epoch:  # the first one warms up
                 of_method.append(seconds)
     for method, trainer, of_method, result in zip(methods, trainers, epochs, results, strict=True):
@@ -173,26 +173,19 @@ def _median_ms(epochs: list[dict[str, float]], *phases: str) -> float:
     return 1e3 * statistics.median(sum(seconds[phase] for phase in phases) for seconds in epochs)
 
 
-def _epoch(method: Method, batches: Iterable[Batch], trainer: Trainer, device: torch.device) -> dict[str, float]:
+def _epoch(method: Method, batches: Iterable[Batch], trainer: Trainer | None, device: torch.device) -> dict[str, float]:
+    """Seconds by phase. Without a trainer: of fetches that nothing else keeps waiting."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     timer = PhaseTimer(device)
     for batch, x in method.steps(batches, device):
+        if trainer is not None:
+            timer.mark("fetch")
+            trainer.step(batch, x)
+            timer.mark("train")
+    if trainer is None:
         timer.mark("fetch")
-        trainer.step(batch, x)
-        timer.mark("train")
     return timer.seconds()
-
-
-def _fetch_alone(method: Method, batches: Iterable[Batch], device: torch.device) -> float:
-    """Seconds for the fetches of an epoch that nothing else keeps waiting."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    timer = PhaseTimer(device)
-    for _ in method.steps(batches, device):
-        pass
-    timer.mark("fetch")
-    return timer.seconds()["fetch"]
 
 
 def _live(method: Method, trainer: Trainer, data: Data, config: Config, device: torch.device) -> float:

@@ -28,15 +28,14 @@ class CannotRun(Exception):
 class Benchmark:
     """config: the dataclass with the settings. prepare: before all else; returns the device that is measured, or raises
     CannotRun. measure: takes the config, the record and a call that writes the record so far; puts the results in the
-    record. text: the record's tables. draw: the record as a figure of matplotlib."""
+    record. report: a module, whose text(record) has the tables, and draw(record) is a figure of matplotlib."""
 
     name: str
     description: str
     config: type
     prepare: Callable[[Any], torch.device]
     measure: Callable[[Any, Record, Callable[[], None]], None]
-    text: Callable[[Record], str]
-    draw: Callable[[Record], Any]
+    report: Any
 
 
 def main(benchmark: Benchmark, arguments: list[str] | None = None) -> None:
@@ -67,8 +66,8 @@ def main(benchmark: Benchmark, arguments: list[str] | None = None) -> None:
         record = head(benchmark.name, config, device)
         benchmark.measure(config, record, lambda: path and write(path, record))
     if parsed.plot:
-        benchmark.draw(record).savefig(parsed.plot)
-    print(benchmark.text(record))
+        benchmark.report.draw(record).savefig(parsed.plot)
+    print(benchmark.report.text(record))
 
 
 def head(name: str, config: Any, device: torch.device) -> Record:

@@ -38,7 +38,7 @@ def headline(figure: Any, text: str) -> None:
     figure.suptitle(text, x=0.01, ha="left", fontsize=9, fontweight="bold", color=INK)
 
 
-def clean(axes: Any, title: str = "") -> None:
+def clean(axes: Any, title: str) -> None:
     axes.set_title(title, fontsize=9, loc="left", color=INK)
     axes.tick_params(labelsize=SMALL, colors=INK, length=2)
     axes.spines[["top", "right"]].set_visible(False)
@@ -72,20 +72,17 @@ def ratio_panels(
         axes.set_xscale("log")
         axes.set_xlim(limit)
         height = 0.78 / len(series)
-        for number, (colour, ratios) in enumerate(series.items()):
+        for series_at, (colour, ratios) in enumerate(series.items()):
             for at, ratio in enumerate(ratios):
                 if ratio is not None:
-                    _ratio_bar(axes, at + (number + 0.5) * height - 0.39, ratio, height, colour)
+                    place = at + (series_at + 0.5) * height - 0.39
+                    axes.barh(place, ratio - 1, height, left=1, color=colour)
+                    number(axes, f"{ratio:.2f}", ratio, place, colour, right=ratio >= 1)
         axes.axvline(1, color=INK, linewidth=0.8)
         axes.spines["bottom"].set_visible(False)
         axes.set_xticks([1], [f"1 = {one}"])
         axes.minorticks_off()
         axes.tick_params(axis="x", length=0)
-
-
-def _ratio_bar(axes: Any, place: float, ratio: float, height: float, colour: str) -> None:
-    axes.barh(place, ratio - 1, height, left=1, color=colour)
-    number(axes, f"{ratio:.2f}", ratio, place, colour, right=ratio >= 1)
 
 
 def number(axes: Any, text: str, x: float, y: float, colour: str, *, right: bool = True, gap: float = 3) -> None:
@@ -103,31 +100,18 @@ def number(axes: Any, text: str, x: float, y: float, colour: str, *, right: bool
 
 
 def spread(values: Sequence[float], gap: float) -> list[float]:
-    """Where to put labels of these values so that neighbours are at least `gap` apart, as near as can be."""
-    places = list(values)
-    order = sorted(range(len(places)), key=lambda at: places[at])
-    groups: list[list[int]] = []
-    for at in order:
-        groups.append([at])
-        while (
-            len(groups) > 1
-            and _middle(groups[-1], values) - _middle(groups[-2], values)
-            < gap * (len(groups[-1]) + len(groups[-2])) / 2
-        ):
-            last = groups.pop()
-            groups[-1] += last
-    for group in groups:
-        middle = _middle(group, values)
-        for number, at in enumerate(group):
-            places[at] = middle + gap * (number - (len(group) - 1) / 2)
+    """Where to put labels of these values: the highest where it is, each other one at least `gap` below the last."""
+    places, lowest = list(values), math.inf
+    for at in sorted(range(len(values)), key=lambda at: -values[at]):
+        places[at] = lowest = min(values[at], lowest - gap)
     return places
 
 
 def label_ends(axes: Any, ends: Sequence[tuple[str, float, str]], x: float, gap: float) -> None:
-    """Names of lines at their right ends. ends: (name, y, colour). gap: between names, as a share of the axes."""
-    low, high = (math.log10(limit) for limit in axes.get_ylim()) if axes.get_yscale() == "log" else axes.get_ylim()
-    heights = [((math.log10(y) if axes.get_yscale() == "log" else y) - low) / (high - low) for _, y, _ in ends]
-    for (name, y, colour), place in zip(ends, spread(heights, gap), strict=True):
+    """Names of lines, whose right ends are at x. ends: (name, y, colour). gap: between names, of the axes' height."""
+    low, high = axes.get_ylim()
+    places = spread([(y - low) / (high - low) for _, y, _ in ends], gap)
+    for (name, y, colour), place in zip(ends, places, strict=True):
         axes.annotate(
             name,
             (x, y),
@@ -139,7 +123,3 @@ def label_ends(axes: Any, ends: Sequence[tuple[str, float, str]], x: float, gap:
             annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": GREY_LIGHT, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 2},
         )
-
-
-def _middle(group: list[int], values: Sequence[float]) -> float:
-    return sum(values[at] for at in group) / len(group)

@@ -1,27 +1,18 @@
-"""scripts/bench_cache_parts/dynamic.py against policies written row by row, as they are defined, in plain Python."""
+"""scripts/bench/cache_policies.py against policies written row by row, as they are defined, in plain Python."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections import OrderedDict
-from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
-FILE = Path(__file__).resolve().parents[2] / "scripts" / "bench_cache_parts" / "dynamic.py"
-
 
 @pytest.fixture(scope="module")
-def sim() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_cache_dynamic", FILE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def sim(part: Any) -> ModuleType:
+    return part("bench.cache_policies")
 
 
 def trace(seed: int, nodes: int, batches: int = 60, skew: float = 1.2) -> list[np.ndarray]:
