@@ -4,14 +4,17 @@ tables; and a picture."""
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from typing import Any
 
 from . import picture
 from .frame import Record
+from .table import markdown
 
 TARGETS = {"float32 dense": 1.14, "bfloat16 dense": 1.42, "float16 dense": None, "float32 bag of words": 10.0}
 """Rows that a compressed cache should hold for each row of an uncompressed one of the same bytes."""
 _SHOWN_SHARES = (0.05, 0.1, 0.2, 0.4)
+_KINDS = ("uncompressed", "compressed")
 
 
 def kind_of(features: dict[str, Any]) -> str:
@@ -43,10 +46,8 @@ def _effective_rows(results: dict[str, Any]) -> dict[str, Any]:
     """By kind of features: how many rows a compressed cache holds for each row of an uncompressed one, over all
     traces, policies and sizes at which it does not hold all rows."""
     ratios: dict[str, list[float]] = {}
-    for trace in results["traces"]:
-        for curves in trace["by_bytes"].values():
-            for features, curve in zip(features_of(results, trace), curves, strict=True):
-                ratios.setdefault(kind_of(features), []).extend(_row_ratios(features, curve, trace))
+    for trace, _, features, curve in _curves(results):
+        ratios.setdefault(kind_of(features), []).extend(_row_ratios(features, curve, trace))
     summary = {}
     for kind, found in ratios.items():
         target = TARGETS.get(kind)
@@ -60,14 +61,12 @@ def _effective_rows(results: dict[str, Any]) -> dict[str, Any]:
 def _losses(results: dict[str, Any], shares: list[float]) -> list[str]:
     """Where an uncompressed cache of the same bytes hits more often."""
     found: dict[str, list[str]] = {}
-    for trace in results["traces"]:
-        for policy, curves in trace["by_bytes"].items():
-            for features, curve in zip(features_of(results, trace), curves, strict=True):
-                for at, share in enumerate(shares):
-                    if curve["compressed_hits"][at] < curve["uncompressed_hits"][at]:
-                        size = f"{share:.1%} ({features['capacity_bytes'][at]} bytes with the table)"
-                        where = f"{trace['graph']}, {features['rows']} {features['dtype']}, {size}"
-                        found.setdefault(where, []).append(f"{policy} {trace['fanouts']}")
+    for trace, policy, features, curve in _curves(results):
+        for at, share in enumerate(shares):
+            if curve["compressed_hits"][at] < curve["uncompressed_hits"][at]:
+                size = f"{share:.1%} ({features['capacity_bytes'][at]} bytes with the table)"
+                where = f"{trace['graph']}, {features['rows']} {features['dtype']}, {size}"
+                found.setdefault(where, []).append(f"{policy} {trace['fanouts']}")
     return [f"{where}: {', '.join(curves)}" for where, curves in found.items()]
 
 
@@ -111,27 +110,17 @@ def text(record: Record) -> str:
 
 def rows_table(record: Record, fanouts: str) -> str:
     """Of every feature set: what a row takes, and hit rates without and with compression."""
-    shares = record["config"]["shares"]
-    shown = [at for at, share in enumerate(shares) if share in _SHOWN_SHARES]
-    sizes = " | ".join(f"hits at {shares[at]:.0%}" for at in shown)
-    lines = [
-        f"| fanouts {fanouts} | features | bytes of a row | effective rows | {sizes} |",
-        "|---|---|---|---|" + "---|" * len(shown),
-    ]
-    for trace in _traces(record, fanouts):
-        curves = trace["by_bytes"][presample_of(record["config"])]
-        for features, curve in zip(features_of(record, trace), curves, strict=True):
-            rates = [
-                f"{curve['uncompressed_hits'][at] / trace['accesses']:.1%} -> "
-                f"{curve['compressed_hits'][at] / trace['accesses']:.1%}"
-                for at in shown
-            ]
-            lines.append(
-                f"| {trace['graph']} | {features['rows']}, {features['dtype']} | "
-                f"{features['row_bytes']} -> {features['slot_bytes']} | {_row_range(features, curve, trace)} | "
-                f"{' | '.join(rates)} |"
-            )
-    return "\n".join(lines)
+    lines = []
+    for trace, features, curve in _presample_curves(record, fanouts):
+        rates = [
+            " -> ".join(f"{curve[f'{kind}_hits'][at] / trace['accesses']:.1%}" for kind in _KINDS)
+            for at in _shown(record)
+        ]
+        name = f"{features['rows']}, {features['dtype']}"
+        row_bytes = f"{features['row_bytes']} -> {features['slot_bytes']}"
+        lines.append((trace["graph"], name, row_bytes, _row_range(features, curve, trace), *rates))
+    sizes = [f"hits at {record['config']['shares'][at]:.0%}" for at in _shown(record)]
+    return markdown((f"fanouts {fanouts}", "features", "bytes of a row", "effective rows", *sizes), lines)
 
 
 def policies_table(record: Record, fanouts: str) -> str:
@@ -139,20 +128,12 @@ def policies_table(record: Record, fanouts: str) -> str:
     traces = _traces(record, fanouts)
     if not traces:
         return ""
-    shares = record["config"]["dynamic_shares"]
     lines = [
-        f"| hit rates at {', '.join(f'{share:.0%}' for share in shares)} of the rows | "
-        + " | ".join(trace["graph"] for trace in traces)
-        + " |",
-        "|---|" + "---|" * len(traces),
+        (policy.replace("_", " "), *(_rates(trace["by_rows"]["hits"][policy], trace["accesses"]) for trace in traces))
+        for policy in traces[0]["by_rows"]["hits"]
     ]
-    for policy in traces[0]["by_rows"]["hits"]:
-        cells = [
-            ", ".join(f"{hits / trace['accesses']:.1%}" for hits in trace["by_rows"]["hits"][policy])
-            for trace in traces
-        ]
-        lines.append(f"| {policy.replace('_', ' ')} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    shares = ", ".join(f"{share:.0%}" for share in record["config"]["dynamic_shares"])
+    return markdown((f"hit rates at {shares} of the rows", *(trace["graph"] for trace in traces)), lines)
 
 
 def summary_lines(record: Record) -> list[str]:
@@ -187,22 +168,17 @@ def _row_range(features: dict[str, Any], curve: dict[str, Any], trace: dict[str,
     return least if least == greatest else f"{least} to {greatest}"
 
 
-def _traces(record: Record, fanouts: str) -> list[dict[str, Any]]:
-    return [trace for trace in record["traces"] if trace["fanouts"] == fanouts]
-
-
 def draw(record: Record) -> Any:
     """Of the first fanouts: hit rates of all feature sets, compressed and not, a panel for each of some cache sizes."""
     config = record["config"]
-    traces = _traces(record, config["fanouts"][0])
     names: list[str] = []
-    curves: dict[int, tuple[dict[str, Any], int]] = {}  # by place: hits and accesses
-    for trace in traces:
-        names.append(trace["graph"].replace(" x ", " × "))
-        by_features = trace["by_bytes"][presample_of(config)]
-        for features, curve in zip(features_of(record, trace), by_features, strict=True):
-            curves[len(names)] = curve, trace["accesses"]
-            names.append(f"{features['rows'].replace('_', ' ')}, {features['dtype']}")
+    rates: dict[int, list[list[float]]] = {}  # by place: of each kind, at each size
+    for trace, features, curve in _presample_curves(record, config["fanouts"][0]):
+        graph = trace["graph"].replace(" x ", " × ")
+        if graph not in names:
+            names.append(graph)
+        rates[len(names)] = [[100 * hits / trace["accesses"] for hits in curve[f"{kind}_hits"]] for kind in _KINDS]
+        names.append(f"{features['rows'].replace('_', ' ')}, {features['dtype']}")
     title = "Hit rate of a GPU cache, in %: uncompressed in grey, compressed in blue"
     figure = picture.make_figure(1.2 + 0.19 * len(names), title)
     picture.caption(
@@ -212,21 +188,52 @@ def draw(record: Record) -> Any:
         f"{presample_of(config).replace('_', ' ')}.\nBoth caches take the same bytes of GPU memory, a share of the raw "
         "rows'.",
     )
-    shown = [at for at, share in enumerate(config["shares"]) if share in _SHOWN_SHARES]
+    shown = _shown(record)
     panels = figure.subplots(1, max(1, len(shown)), sharey=True, squeeze=False)[0]
     for axes, at in zip(panels, shown, strict=False):
         picture.clean(axes, f"{config['shares'][at]:.0%} of the bytes")
         picture.row_names(axes, names)
-        for place, (curve, accesses) in curves.items():
-            raw, ours = (100 * curve[f"{kind}_hits"][at] / accesses for kind in ("uncompressed", "compressed"))
+        for place, of_kinds in rates.items():
+            raw, ours = (of_kind[at] for of_kind in of_kinds)
             axes.plot([raw, ours], [place, place], color=picture.OURS_LIGHT, linewidth=2, zorder=1)
-            axes.plot(raw, place, "o", color=picture.GREY, markersize=4.5)
-            axes.plot(ours, place, "o", color=picture.OURS, markersize=4.5)
+            for rate, colour in ((raw, picture.GREY), (ours, picture.OURS)):
+                axes.plot(rate, place, "o", color=colour, markersize=4.5)
             picture.number(axes, f"{raw:.0f}", min(raw, ours), place, picture.GREY, right=False, gap=4)
             picture.number(axes, f"{ours:.0f}", max(raw, ours), place, picture.OURS, gap=4)
         axes.set_xlim(-22, 125)
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)
     for place, label in enumerate(panels[0].get_yticklabels()):
-        label.set_fontweight("normal" if place in curves else "bold")
+        label.set_fontweight("normal" if place in rates else "bold")
     return figure
+
+
+def _curves(results: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, dict[str, Any], dict[str, Any]]]:
+    """(trace, policy, feature set, its hits by cache size), all of them."""
+    for trace in results["traces"]:
+        for policy, curves in trace["by_bytes"].items():
+            for features, curve in zip(features_of(results, trace), curves, strict=True):
+                yield trace, policy, features, curve
+
+
+def _presample_curves(record: Record, fanouts: str) -> list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
+    """(trace, feature set, its hits by cache size) of the policy that tables and the picture show."""
+    shown = presample_of(record["config"])
+    return [
+        (trace, features, curve)
+        for trace, policy, features, curve in _curves(record)
+        if policy == shown and trace["fanouts"] == fanouts
+    ]
+
+
+def _shown(record: Record) -> list[int]:
+    """Which cache sizes tables and the picture show."""
+    return [at for at, share in enumerate(record["config"]["shares"]) if share in _SHOWN_SHARES]
+
+
+def _rates(hits: list[int], accesses: int) -> str:
+    return ", ".join(f"{count / accesses:.1%}" for count in hits)
+
+
+def _traces(record: Record, fanouts: str) -> list[dict[str, Any]]:
+    return [trace for trace in record["traces"] if trace["fanouts"] == fanouts]

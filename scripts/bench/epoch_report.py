@@ -6,6 +6,7 @@ from typing import Any
 
 from . import picture
 from .frame import Record
+from .table import markdown
 
 LABELS = {
     "raw": "raw: CPU index_select + copy",
@@ -46,21 +47,16 @@ def text(record: Record) -> str:
 
 
 def table(record: Record) -> str:
-    batches = record["config"]["batches"]
-    lines = [
-        f"| {batches} batches, ms | method | fetch + train | fetch | train | fetch share | fetch alone "
-        "| with sampling |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    names = ("method", "fetch + train", "fetch", "train", "fetch share", "fetch alone", "with sampling")
+    lines = []
     for part in record["sets"]:
         for method in part["methods"]:
-            share = method["fetch_ms"] / method["epoch_ms"]
+            times = [f"{method[key]:.1f}" for key in ("epoch_ms", "fetch_ms", "train_ms")]
+            share = f"{method['fetch_ms'] / method['epoch_ms']:.0%}"
             live = "-" if method["with_sampling_ms"] is None else f"{method['with_sampling_ms']:.1f}"
-            lines.append(
-                f"| {part['name']} | {LABELS[method['method']]} | {method['epoch_ms']:.1f} | {method['fetch_ms']:.1f} "
-                f"| {method['train_ms']:.1f} | {share:.0%} | {method['fetch_alone_ms']:.1f} | {live} |"
-            )
-    return "\n".join(lines)
+            alone = f"{method['fetch_alone_ms']:.1f}"
+            lines.append((part["name"], LABELS[method["method"]], *times, share, alone, live))
+    return markdown((f"{record['config']['batches']} batches, ms", *names), lines)
 
 
 def summary_lines(record: Record) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from . import picture
 from .frame import Record
+from .table import markdown
 
 LABELS = {
     "cpu": "CPU index_select + H2D",
@@ -77,37 +78,29 @@ def text(record: Record) -> str:
 
 
 def table(record: Record) -> str:
-    lines = [
-        "| rows | ids | method | ms a batch | GB/s of raw rows | hits | bytes over PCIe a miss |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    order = list(LABELS)
+    order, lines = list(LABELS), []
     for case in record["cases"]:
         rows = case["methods"]
         for row in sorted(rows, key=lambda row: (row["ids"], row["share"] or 0, order.index(row["method"]))):
             label = LABELS[row["method"]] + ("" if row["share"] is None else f", {row['share']:.0%} of the rows")
             pcie = "-" if row["pcie_bytes_per_row"] is None else f"{row['pcie_bytes_per_row']:.1f}"
-            lines.append(
-                f"| {case['name']} | {row['ids']} | {label} | {row['ms']:.3f} | {row['output_gb_per_s']:.1f} "
-                f"| {row['hits'] / row['rows_read']:.1%} | {pcie} |"
-            )
-    return "\n".join(lines)
+            hits = f"{row['hits'] / row['rows_read']:.1%}"
+            times = f"{row['ms']:.3f}", f"{row['output_gb_per_s']:.1f}"
+            lines.append((case["name"], row["ids"], label, *times, hits, pcie))
+    names = ("rows", "ids", "method", "ms a batch", "GB/s of raw rows", "hits", "bytes over PCIe a miss")
+    return markdown(names, lines)
 
 
 def host_table(record: Record) -> str:
     """How long a call keeps the host, and how much longer than a bare launch."""
-    names = [name for name in HOST_LABELS if any(name in case["host_us"] for case in record["cases"])]
-    lines = [
-        f"| host time of a call with {record['config']['host_ids']} ids, us | "
-        + " | ".join(HOST_LABELS[name] for name in names)
-        + " |",
-        "|---|" + "---|" * len(names),
-    ]
+    calls = [call for call in HOST_LABELS if any(call in case["host_us"] for case in record["cases"])]
+    lines = []
     for case in record["cases"]:
         host, more = case["host_us"], case["host_overhead_us"]
-        cells = [f"{host[name]:.1f}" + (f" ({more[name]:+.1f})" if name in more else "") for name in names]
-        lines.append(f"| {case['name']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        cells = [f"{host[call]:.1f}" + (f" ({more[call]:+.1f})" if call in more else "") for call in calls]
+        lines.append((case["name"], *cells))
+    first = f"host time of a call with {record['config']['host_ids']} ids, us"
+    return markdown((first, *(HOST_LABELS[call] for call in calls)), lines)
 
 
 def summary_lines(record: Record) -> list[str]:

@@ -121,5 +121,12 @@ def label_ends(axes: Any, ends: Sequence[tuple[str, float, str]], x: float, gap:
             fontsize=SMALL,
             color=colour,
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": GREY_LIGHT, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 2},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": GREY_LIGHT,
+                "linewidth": 0.7,
+                "relpos": (0, 0.5),
+                "shrinkA": 0,
+                "shrinkB": 2,
+            },
         )
