@@ -106,15 +106,13 @@ def measure() -> dict[str, float]:
                     torch.randint(0, num_rows, (num_ids,), device="cuda", generator=generator) for _ in range(_LAUNCHES)
                 ]
                 out = torch.empty(num_ids, width, dtype=dtype, device="cuda")
-                check_rows(
-                    name, lambda out, source=source, ids=ids[0]: source.gather(ids, out=out), out, rows[ids[0].cpu()]
-                )
+                check_rows(f"{kind} {name}", functools.partial(gather, source, ids[0]), out, rows[ids[0].cpu()])
                 source.check()
                 times[f"{kind} {name}"] = median_of_launches(source, ids, out)
                 if width == 128 and not zeros:
                     few, small = ids[0][:_HOST_IDS], out[:_HOST_IDS]
-                    call = {kind: functools.partial(gather, source, few, small)}
-                    times[f"host time of a call, {kind} {name}"] = host_us(call, _HOST_CALLS)[kind]
+                    host = host_us({kind: functools.partial(source.gather, few, out=small)}, _HOST_CALLS)
+                    times[f"host time of a call, {kind} {name}"] = host[kind]
                 del source
     return times
 

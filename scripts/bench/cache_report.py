@@ -188,7 +188,7 @@ def draw(record: Record) -> Any:
         f"{presample_of(config).replace('_', ' ')}.\nBoth caches take the same bytes of GPU memory, a share of the raw "
         "rows'.",
     )
-    shown = _shown(record)
+    shown = _shown(record) or list(range(len(config["shares"])))
     panels = figure.subplots(1, max(1, len(shown)), sharey=True, squeeze=False)[0]
     for axes, at in zip(panels, shown, strict=False):
         picture.clean(axes, f"{config['shares'][at]:.0%} of the bytes")

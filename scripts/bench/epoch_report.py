@@ -90,10 +90,10 @@ _NAMES = {
     "raw_cache_prefetch": "raw cache, prefetch",
     "ours": "ours",
     "ours_prefetch": "ours, prefetch",
-    "ours_lookahead": "ours, 4 batches ahead",
+    "ours_lookahead": "ours, {} batches ahead",
     "on_gpu": "all raw on the GPU",
 }
-"""By key, short ones for the picture."""
+"""By key, short ones for the picture; {}: lookahead."""
 _COLUMNS = 2
 
 
@@ -125,9 +125,7 @@ def draw(record: Record) -> Any:
 def _draw_set(axes: Any, part: dict[str, Any], lookahead: int) -> None:
     methods = part["methods"]
     picture.clean(axes, part["name"].replace(" x ", " × "))
-    picture.row_names(
-        axes, [_NAMES[method["method"]].replace("4 batches", f"{lookahead} batches") for method in methods]
-    )
+    picture.row_names(axes, [_NAMES[method["method"]].format(lookahead) for method in methods])
     # The plain loop takes five to ten times as long as the rest: its bar runs into the frame, its time is beside it.
     others = [method["epoch_ms"] for method in methods if method["method"] != "raw"]
     limit = 1.3 * max(others)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Callable
@@ -57,14 +58,14 @@ def main(benchmark: Benchmark, arguments: list[str] | None = None) -> None:
             parser.error("--from-json measures nothing: want no --config, --set and --json beside it")
         record = read(parsed.from_json, benchmark.name)
     else:
-        config = config_module.load(benchmark.config, parsed.config, parsed.overrides)
+        config: Any = config_module.load(benchmark.config, parsed.config, parsed.overrides)
         path = record_module.prepare(parsed.json, "--json") if parsed.json else None
         try:
             device = benchmark.prepare(config)
         except CannotRun as error:
             parser.error(str(error))
         record = head(benchmark.name, config, device)
-        benchmark.measure(config, record, lambda: path and write(path, record))
+        benchmark.measure(config, record, functools.partial(write, path, record))
     if parsed.plot:
         benchmark.report.draw(record).savefig(parsed.plot)
     print(benchmark.report.text(record))
@@ -93,8 +94,10 @@ def read(path: Path, name: str) -> Record:
     return record
 
 
-def write(path: Path, record: Record) -> None:
-    """Indented, but with every list of numbers on one line. A reader never sees half of the file."""
+def write(path: Path | None, record: Record) -> None:
+    """Indented, but with every list of numbers on one line. A reader never sees half of the file. None: nowhere."""
+    if path is None:
+        return
     text = _NUMBERS.sub(lambda match: " ".join(match[0].split()), json.dumps(record, indent=1))
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text + "\n", encoding="utf-8")

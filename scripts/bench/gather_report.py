@@ -124,12 +124,12 @@ def summary_lines(record: Record) -> list[str]:
     return lines
 
 
-# Which methods the picture shows: where their rows lie, the name at the end of the line.
+# Which methods the picture shows: where their rows lie, the name at the end of the line ({}: lookahead).
 _LINES = {
     "CPU memory": {
-        "ours_lookahead": "ours, 4 batches at once",
+        "ours_lookahead": "ours, {} batches at once",
         "ours": "ours",
-        "raw_lookahead": "raw, 4 batches at once",
+        "raw_lookahead": "raw, {} batches at once",
         "raw_ordered": "raw, ordered by id",
         "wholegraph_host": "WholeGraph",
         "raw_unordered": "raw, as they come",
@@ -159,9 +159,10 @@ def draw(record: Record) -> Any:
     lines, bars = figure.subfigures(2, 1, height_ratios=[2.6, 1.1 + 0.2 * len(cases)])
     case = max(cases, key=lambda case: len(case["ratios"]))
     picture.headline(lines, f"GB/s of uncompressed bytes that arrive, {_name(case)}")
-    for axes, (where, names) in zip(lines.subplots(1, 2), _LINES.items(), strict=True):
+    for axes, (where, methods) in zip(lines.subplots(1, 2), _LINES.items(), strict=True):
         picture.clean(axes, f"rows in {where}")
-        _draw_speeds(axes, case, names)
+        lookahead = record["config"]["lookahead"]
+        _draw_speeds(axes, case, {key: name.format(lookahead) for key, name in methods.items()})
     chosen = [min(case["ratios"], key=lambda one: abs(one["ids"] - _BAR_IDS)) for case in cases]
     names = [f"{_name(case)}; {one['ids']:,} ids" for case, one in zip(cases, chosen, strict=True)]
     picture.headline(bars, "Ours, times as fast as raw rows")
