@@ -59,7 +59,7 @@ def test_pictures_can_be_read(part: Any, script: str, name: str) -> None:
     assert len(boxes) > 20
     for text, box in boxes.items():
         what = text.get_text()
-        assert "{" not in what
+        assert "{}" not in what
         assert text.get_fontsize() * figure.dpi / 72 >= 11, what
         assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= figure.bbox.x1 + 1 and box.y1 <= figure.bbox.y1 + 1, what
     for (one, first), (other, second) in itertools.combinations(boxes.items(), 2):
