@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ibp_gnn.datasets.array_files import load_rows
 from ibp_gnn.config import ConfigError, from_dict, setting
 from ibp_gnn.datasets import load_dataset
+from ibp_gnn.datasets.array_files import load_rows
 from ibp_gnn.datasets.wordnet import find_glove_data
 
 REAL_DATA = (

@@ -160,6 +160,26 @@ def test_missing_packages(bench, part, tmp_path, monkeypatch, capsys):
         run(bench, tmp_path, *only_minilm, "optional=[]")
 
 
+def test_ids_are_the_same_for_all_methods(part, monkeypatch):
+    gpu, calls = part("bench.codec_gpu"), []
+
+    def milliseconds(call):
+        calls.append(call.args[0].tolist() + [call.func.__name__])
+        return float(len(calls))
+
+    def copy(ids, out):
+        return out
+
+    def decode(ids, out):
+        return out
+
+    monkeypatch.setattr(gpu, "queued_ms", milliseconds)
+    id_sets = [torch.tensor([0]), torch.tensor([1])]
+    times = gpu.interleaved_ms({"copy": copy, "auto": decode}, id_sets, torch.empty(1, 1), repeats=2)
+    assert calls == [[0, "copy"], [0, "decode"], [1, "copy"], [1, "decode"]] * 2
+    assert times == {"copy": 6.0, "auto": 7.0}  # the first round, of both id sets, warms up
+
+
 def test_rows_from_a_file(bench, tmp_path):
     rows = np.random.default_rng(0).normal(size=(200, 7)).astype(np.float32)
     np.save(tmp_path / "rows.npy", rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import graphlib
 import itertools
 import json
 from pathlib import Path
@@ -147,6 +149,14 @@ def test_turns(part: Any) -> None:
     assert part("bench.timing").medians(times) == {"a": 4.0, "b": 5.0}
 
 
+def test_host_time(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append("wait"))
+    calls: list[str] = []
+    times = part("bench.timing").host_us({name: lambda name=name: calls.append(name) for name in "ab"}, 60)
+    group = [["wait", *[name] * 50, "wait"] for name in "ab"]
+    assert calls == (group[0] + group[1]) * 3 and times.keys() == {"a", "b"} and min(times.values()) > 0
+
+
 def test_rows_that_are_left_as_they_were_are_found(part: Any) -> None:
     check_rows, rows = part("bench.timing").check_rows, torch.randn(5, 3)
     out = rows.clone()
@@ -159,3 +169,14 @@ def test_markdown(part: Any) -> None:
     assert (
         part("bench.table").markdown(["a", "b"], [(1, "x"), (2, "y")]) == "| a | b |\n|---|---|\n| 1 | x |\n| 2 | y |"
     )
+
+
+def test_no_import_circle() -> None:
+    imports: dict[str, set[str]] = {}
+    for path in (RESULTS.parent / "bench").glob("*.py"):
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        names = [[node.module] if node.module else [alias.name for alias in node.names] for node in nodes if node.level]
+        imports[path.stem] = set(itertools.chain.from_iterable(names))
+    assert set().union(*imports.values()) <= imports.keys() and "timing" in imports["uncompressed"]
+    order = list(graphlib.TopologicalSorter(imports).static_order())  # raises CycleError
+    assert order.index("peer") < order.index("nvcomp") < order.index("codec_peers")

@@ -227,6 +227,27 @@ def test_other_bits_are_found(part: Any) -> None:
         methods.check(wrong, batch, rows)
 
 
+def test_measured_in_turns(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, batch = rows_and_batch(part)
+    methods, calls = part("bench.gather_methods"), []
+
+    def gather(ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        calls.append(len(ids))
+        return out.copy_(rows.raw[ids])
+
+    def milliseconds(call: Any) -> float:
+        return 6.0 if len(call()) == 300 else 4.0
+
+    monkeypatch.setattr(methods, "queued_ms", milliseconds)
+    both = [methods.Method("ours", gather), methods.Method("ours_lookahead", gather, "joined")]
+    config = part("bench.gather_rows").Config(lookahead=3, repeats=2)
+    one, joined = methods.measure(both, batch, rows, config)
+    assert calls == [100, 300] * (1 + 3 + 2)  # checked, warmed up, timed
+    assert (one["ids"], one["method"], one["ms"], one["rows_read"]) == (100, "ours", 4.0, 100)
+    assert (joined["ids"], joined["method"], joined["ms"], joined["rows_read"]) == (100, "ours_lookahead", 2.0, 300)
+    assert joined["output_gb_per_s"] == 2 * one["output_gb_per_s"] == pytest.approx(2 * 100 * 28 / 4.0 / 1e6)
+
+
 def test_wholegraph_that_is_missing(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     wholegraph = part("bench.wholegraph")
     monkeypatch.setitem(sys.modules, "pylibwholegraph", None)
