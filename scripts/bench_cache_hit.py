@@ -9,63 +9,77 @@ bitmasks, codec, and, by both caches, the table from ids to rows.
 
 Dynamic policies are simulated with as many rows as the static ones beside them, after epochs that a `presample` has
 counted as well; what they need for their own bookkeeping is not paid for, in their favour.
+
+python scripts/bench_cache_hit.py --config configs/bench_cache_hit.yaml --json out.json --plot out.png
+python scripts/bench_cache_hit.py --from-json scripts/results/cache_hit.json --plot out.png
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import re
-from pathlib import Path
-from typing import Any
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
-from bench_cache_parts import dynamic
-from bench_cache_parts.config import Config, parse_fanouts
-from bench_cache_parts.plot import plot
-from bench_cache_parts.row_bytes import RowBytes, measure_rows
-from bench_cache_parts.static import hits_of_first, hotness_of
-from bench_cache_parts.summary import summarize
-from bench_cache_parts.tables import policies_table, rows_table, summary_lines
-from bench_cache_parts.traces import Structure, load_structure, sample_trace
+from bench import cache_policies, cache_report, frame
+from bench.cache_bytes import RowBytes, measure_rows
+from bench.cache_traces import Graph, Structure, hits_of_first, hotness_of, load_structure, sample_trace
 from tqdm import tqdm
 
-from ibp_gnn.command.plots import require_matplotlib
-from ibp_gnn.config import load, to_dict
+from ibp_gnn.config import ConfigError, setting, to_dict
 from ibp_gnn.store.order import hottest_first
-from ibp_gnn.training.record import git_commit, hardware, versions
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """fanouts: every item is one trace per graph; numbers with dashes between them, one a layer, input layer first.
+    measured_epochs: the epochs in which hits are counted. presample_epochs: for each number n a policy "presample_<n>",
+    which counts accesses in the n epochs before them. warm_epochs: one of these numbers; dynamic policies start as so
+    many epochs have left them, and are compared with the presample that has seen the same. shares: cache sizes; a size
+    is the bytes of the id table, which every cache of the graph needs, and this share of all raw rows' bytes.
+    dynamic_shares: cache sizes for the dynamic policies, as shares of all rows."""
+
+    graphs: tuple[Graph, ...] = ()
+    fanouts: tuple[str, ...] = ("15-10-5", "10-10-10")
+    batch_size: int = setting(1024, ge=1)
+    policies: tuple[Literal["degree", "reverse_pagerank"], ...] = ("degree", "reverse_pagerank")
+    presample_epochs: tuple[int, ...] = setting((1, 3, 5), ge=1)
+    warm_epochs: int = setting(3, ge=1)
+    measured_epochs: int = setting(2, ge=1)
+    shares: tuple[float, ...] = setting((0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), gt=0, le=1)
+    dynamic: tuple[Literal["lru", "clock", "sieve", "lfu"], ...] = ("lru", "clock", "sieve", "lfu")
+    dynamic_shares: tuple[float, ...] = setting((0.1, 0.4), gt=0, le=1)
+    seed: int = setting(0, ge=0)
+
+    def __post_init__(self) -> None:
+        for text in self.fanouts:
+            parse_fanouts(text)
+        if list(self.shares) != sorted(set(self.shares)):
+            raise ConfigError(f"shares: want rising numbers, got {list(self.shares)}")
+        if self.warm_epochs not in self.presample_epochs:
+            raise ConfigError(
+                f"warm_epochs: want one of presample_epochs {list(self.presample_epochs)}, got {self.warm_epochs}"
+            )
+
+
+def parse_fanouts(text: str) -> list[int]:
+    """ "15-10-5" as [15, 10, 5]. Raises ConfigError for what is no such list."""
+    parts = text.split("-")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ConfigError(f"fanouts: want positive numbers with dashes between them, like '15-10-5', got {text!r}")
+    return [int(part) for part in parts]
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, help="YAML file; its settings: bench_cache_parts/config.py")
-    parser.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="KEY=VALUE", help="override settings")
-    parser.add_argument("--json", type=Path, help="where to write the results")
-    parser.add_argument("--plot", type=Path, help="where to draw them")
-    parsed = parser.parse_args(arguments)
-    config = load(Config, parsed.config, parsed.overrides)
-    if parsed.plot:
-        require_matplotlib()  # before the work, not after it
-    record = {
-        "benchmark": "cache_hit",
-        "config": to_dict(config),
-        "hardware": hardware(torch.device("cpu")),
-        "versions": versions(),
-        "commit": git_commit(Path(__file__).parent),
-        **run(config),
-    }
-    if parsed.json:
-        parsed.json.write_text(to_json(record))
-    if parsed.plot:
-        plot(record, parsed.plot)
-    for fanouts in config.fanouts:
-        print(rows_table(record, fanouts), policies_table(record, fanouts), sep="\n\n", end="\n\n")
-    print("\n".join(summary_lines(record)))
+    frame.main(frame.Benchmark("cache_hit", __doc__ or "", Config, prepare, measure, cache_report), arguments)
 
 
-def run(config: Config) -> dict[str, Any]:
-    feature_sets: list[dict[str, Any]] = []
-    traces: list[dict[str, Any]] = []
+def prepare(config: Config) -> torch.device:
+    return torch.device("cpu")
+
+
+def measure(config: Config, record: frame.Record, save: Callable[[], None]) -> None:
+    record |= {"feature_sets": [], "traces": []}
     for graph_config in config.graphs:
         graph = load_structure(graph_config, config.seed)
         sizes = []
@@ -73,7 +87,7 @@ def run(config: Config) -> dict[str, Any]:
             rows = measure_rows(features, graph.num_nodes)
             capacities = [rows.table_bytes + round(share * rows.raw_bytes) for share in config.shares]
             sizes.append((rows, capacities))
-            feature_sets.append(
+            record["feature_sets"].append(
                 {
                     "graph": graph.name,
                     **to_dict(features),
@@ -83,9 +97,11 @@ def run(config: Config) -> dict[str, Any]:
                     "uncompressed_rows": rows.uncompressed_rows(capacities),
                 }
             )
-        traces += [measure_trace(graph, fanouts, sizes, config) for fanouts in config.fanouts]
-    results = {"feature_sets": feature_sets, "traces": traces}
-    return {**results, "summary": summarize(results, config)}
+        for fanouts in config.fanouts:
+            record["traces"].append(measure_trace(graph, fanouts, sizes, config))
+            save()
+    record["summary"] = cache_report.summarize(record, record["config"])
+    save()
 
 
 def measure_trace(
@@ -121,9 +137,9 @@ def measure_trace(
     for policy in config.dynamic:
         simulated[policy] = []
         for num_slots in tqdm(slots, desc=f"{graph.name} {fanouts}: {policy}", leave=False):
-            cache = dynamic.POLICIES[policy](graph.num_nodes, num_slots)
-            dynamic.count_hits(cache, trace.warm_batches(config.warm_epochs))
-            simulated[policy].append(dynamic.count_hits(cache, trace.measured_batches()))
+            cache = cache_policies.POLICIES[policy](graph.num_nodes, num_slots)
+            cache_policies.count_hits(cache, trace.warm_batches(config.warm_epochs))
+            simulated[policy].append(cache_policies.count_hits(cache, trace.measured_batches()))
     batches = trace.measured_batches()
     return {
         "graph": graph.name,
@@ -136,12 +152,6 @@ def measure_trace(
         "by_bytes": by_bytes,
         "by_rows": {"rows": slots, "hits": {**static, **simulated}},
     }
-
-
-def to_json(record: dict[str, Any]) -> str:
-    """Indented, but with every list of numbers on one line."""
-    text = json.dumps(record, indent=1)
-    return re.sub(r"\[[^][{}\"]*\]", lambda match: " ".join(match[0].split()), text) + "\n"
 
 
 if __name__ == "__main__":

@@ -7,71 +7,58 @@ gpu, where there is one: decode from GPU memory by random ids, and from page-loc
 copying the same raw rows. peers: zstd, Blosc2 and nvCOMP, where they are installed.
 
 The config says which of these to measure, and on which data. bench_gather.py measures gathers in more depth.
+
+python scripts/bench_codec.py --config configs/bench_codec.yaml --json out.json --plot out.png
+python scripts/bench_codec.py --from-json scripts/results/codec_gpu.json --plot out.png
 """
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 # Before torch is loaded: else its threads go on spinning after torch.index_select, on the cores of what is timed next.
 os.environ["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "passive")
 
 import torch
-from bench_codec_parts.config import Config
-from bench_codec_parts.cpu import measure_cpu
-from bench_codec_parts.data import make_rows
-from bench_codec_parts.gpu import measure_gpu
-from bench_codec_parts.peers import measure_peers, missing_peers
-from bench_codec_parts.plot import plot
-from bench_codec_parts.sizes import measure_sizes
-from bench_codec_parts.tables import tables
+from bench import codec_report, frame
+from bench.codec_cpu import Cpu, measure_cpu
+from bench.codec_gpu import Gpu, measure_gpu
+from bench.codec_peers import Peers, measure_peers, missing_peers
+from bench.codec_sizes import Sizes, measure_sizes
+from bench.rows import RowsConfig, make_rows
 from tqdm import tqdm
 
 from ibp_gnn.codec.values import dtype_from_name
-from ibp_gnn.command.plots import require_matplotlib
-from ibp_gnn.config import load, to_dict
-from ibp_gnn.training import record as record_module
-from ibp_gnn.training.record import git_commit, hardware, versions
 
 Measure = Callable[[str, torch.Tensor], list[dict[str, Any]]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Config(RowsConfig):
+    """A section without data is left out. optional: data to leave out, with a message, if the package that has it is
+    missing."""
+
+    sizes: Sizes = dataclasses.field(default_factory=Sizes)
+    cpu: Cpu = dataclasses.field(default_factory=Cpu)
+    gpu: Gpu = dataclasses.field(default_factory=Gpu)
+    peers: Peers = dataclasses.field(default_factory=Peers)
+    optional: tuple[str, ...] = ()
+
+
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, help="YAML file; its settings are in bench_codec_parts/config.py")
-    parser.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="KEY=VALUE", help="override settings")
-    parser.add_argument("--json", type=Path, help="where to write the results, after every data set")
-    parser.add_argument("--plot", type=Path, help="where to write a picture of the results (needs matplotlib)")
-    parsed = parser.parse_args(arguments)
-    config = load(Config, parsed.config, parsed.overrides)
-    if parsed.plot:
-        require_matplotlib()  # before hours are spent
-    head = {
-        "benchmark": "codec",
-        "config": to_dict(config),
-        "hardware": hardware(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
-        "versions": versions(),
-        "commit": git_commit(Path(__file__).parent),
-    }
+    frame.main(frame.Benchmark("codec", __doc__ or "", Config, prepare, measure, codec_report), arguments)
+
+
+def prepare(config: Config) -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def measure(config: Config, record: frame.Record, save: Callable[[], None]) -> None:
+    """Results by section, and what was left out and why; saved after every data set."""
     load_before = os.getloadavg()
-
-    def save(results: dict[str, Any]) -> None:
-        record = {**head, "load_average": {"before": load_before, "after": os.getloadavg()}, **results}
-        if parsed.json:
-            record_module.write(parsed.json, record)
-
-    results = run(config, save)
-    if parsed.plot:
-        plot(results, parsed.plot)
-    print(tables(results))
-
-
-def run(config: Config, save: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Results by section, and what was left out and why; handed to `save` after every data set, too."""
     sections: dict[str, tuple[list[tuple[str, str]], Measure]] = {
         "sizes": (config.sizes.data.cases(), lambda name, rows: [measure_sizes(name, rows, config.sizes)]),
         "cpu": (config.cpu.data.cases(), lambda name, rows: measure_cpu(name, rows, config.cpu, config.seed)),
@@ -79,10 +66,10 @@ def run(config: Config, save: Callable[[dict[str, Any]], None]) -> dict[str, Any
         "peers": (config.peers.data.cases(), lambda name, rows: measure_peers(name, rows, config.peers, config.seed)),
     }
     skipped: dict[str, str] = missing_peers() if config.peers.data.cases() else {}
+    record |= {"load_average": {}, **{section: [] for section in sections}, "skipped": skipped}
     if config.gpu.data.cases() and not torch.cuda.is_available():
         skipped["gpu"] = "want a CUDA device, got none"
         del sections["gpu"]
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in ("sizes", "cpu", "gpu", "peers")}
     names = dict.fromkeys(name for cases, _ in sections.values() for name, _ in cases)
     for name in (bar := tqdm(names, leave=False)):
         bar.set_description(name)
@@ -93,15 +80,16 @@ def run(config: Config, save: Callable[[dict[str, Any]], None]) -> dict[str, Any
                 raise
             skipped[name] = str(error)
             continue
-        for section, (cases, measure) in sections.items():
+        for section, (cases, measure_section) in sections.items():
             for dtype in [dtype for data, dtype in cases if data == name]:
                 bar.set_description(f"{name} {dtype} {section}")
-                results[section] += measure(name, rows.to(dtype_from_name(dtype)))
-        save({**results, "skipped": skipped})
+                record[section] += measure_section(name, rows.to(dtype_from_name(dtype)))
+        record["load_average"] = {"before": load_before, "after": os.getloadavg()}
+        save()
     for what, reason in skipped.items():
         tqdm.write(f"left out: {what}: {reason}")
-    save({**results, "skipped": skipped})
-    return {**results, "skipped": skipped}
+    record["load_average"] = {"before": load_before, "after": os.getloadavg()}
+    save()
 
 
 if __name__ == "__main__":

@@ -7,66 +7,46 @@ by bit, then epochs are timed with CUDA events. Sampling is timed apart, and onc
 sampled when they are asked for. Both caches take the same bytes and hold the nodes of the highest degrees.
 
 python scripts/bench_epoch.py --config configs/bench_epoch.yaml --json out.json --plot out.png
+python scripts/bench_epoch.py --from-json scripts/results/epoch.json --plot out.png
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 # Before torch is loaded: see train_sage.py.
 os.environ["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "passive")
 
 import torch
-from bench_epoch_parts.config import Config, FeatureSet
-from bench_epoch_parts.data import Batch, keep, load
-from bench_epoch_parts.measure import measure, verify
-from bench_epoch_parts.methods import NEEDS_GPU, Method, open_methods
-from bench_epoch_parts.plot import plot
-from bench_epoch_parts.tables import ratios, summary_lines, table
-from bench_parts.uncompressed import RawCache
+from bench import epoch_report, frame
+from bench.epoch_data import Batch, Config, FeatureSet, keep, load
+from bench.epoch_methods import NEEDS_GPU, Method, measure, open_methods, verify
+from bench.uncompressed import RawCache
 
 from ibp_gnn import CompressedFeatureStore
-from ibp_gnn import config as config_module
-from ibp_gnn.command.plots import require_matplotlib
-from ibp_gnn.config import to_dict
-from ibp_gnn.training import record as record_module
 from ibp_gnn.training.loop import pick_device
 from ibp_gnn.training.seeding import use_deterministic_algorithms
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, help="YAML file; its settings: bench_epoch_parts/config.py")
-    parser.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="KEY=VALUE", help="override settings")
-    parser.add_argument("--json", type=Path, help="where to write the results, after every feature set")
-    parser.add_argument("--plot", type=Path, help="where to draw them")
-    parsed = parser.parse_args(arguments)
-    config = config_module.load(Config, parsed.config, parsed.overrides)
-    if parsed.plot:
-        require_matplotlib()  # before the work, not after it
-    path = record_module.prepare(parsed.json, "--json") if parsed.json else None
+    frame.main(frame.Benchmark("epoch", __doc__ or "", Config, prepare, measure_sets, epoch_report), arguments)
+
+
+def prepare(config: Config) -> torch.device:
     use_deterministic_algorithms()  # what cuBLAS reads once, before the first use of CUDA
     torch.use_deterministic_algorithms(False)
+    return pick_device(config.device)
+
+
+def measure_sets(config: Config, record: frame.Record, save: Callable[[], None]) -> None:
     device = pick_device(config.device)
-    record: dict[str, Any] = {
-        "benchmark": "epoch",
-        "config": to_dict(config),
-        "hardware": record_module.hardware(device),
-        "versions": record_module.versions(),
-        "commit": record_module.git_commit(Path(__file__).parent),
-        "sets": [],
-    }
+    record["sets"] = []
     for part in config.sets:
         record["sets"].append(run(part, config, device))
-        if path is not None:
-            record_module.write(path, record)
-    if parsed.plot:
-        plot(record, parsed.plot)
-    print(table(record), "\n".join(summary_lines(record)), sep="\n\n")
+        save()
 
 
 def run(part: FeatureSet, config: Config, device: torch.device) -> dict[str, Any]:
@@ -90,7 +70,7 @@ def run(part: FeatureSet, config: Config, device: torch.device) -> dict[str, Any
             "losses_equal": losses,
             "caches": describe_caches(methods, batches),
             "methods": measured,
-            "ratios": ratios(measured),
+            "ratios": epoch_report.ratios(measured),
             "skipped": {} if device.type == "cuda" else {key: "needs a CUDA device" for key in NEEDS_GPU},
             "prepare_seconds": prepared - begin,
             "measure_seconds": time.perf_counter() - prepared,

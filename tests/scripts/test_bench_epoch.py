@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +29,8 @@ TINY = [
     "lookahead=2",
 ]
 ON_CPU = ["raw", "ours", "ours_prefetch", "ours_lookahead"]
+pytest.importorskip("dgl")
 ALL = ["raw", "raw_cache", "raw_cache_prefetch", "ours", "ours_prefetch", "ours_lookahead", "on_gpu"]
-
-
-@pytest.fixture(scope="module")
-def part() -> Any:
-    """Imports a module of scripts/ by name, as the script does."""
-    pytest.importorskip("dgl")
-    sys.path.insert(0, str(REPOSITORY / "scripts"))
-    yield importlib.import_module
-    sys.path.remove(str(REPOSITORY / "scripts"))
 
 
 def run(part: Any, folder: Path, device: str) -> dict[str, Any]:
@@ -72,7 +62,7 @@ def test_on_the_cpu(part: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str
     check(record, ON_CPU)
     printed = capsys.readouterr().out
     assert "not measured, needs a CUDA device: raw cache + ordered UVA; raw cache + ordered UVA, prefetch" in printed
-    tables = part("bench_epoch_parts.tables")
+    tables = part("bench.epoch_report")
     assert tables.table(record) in printed and "mean of ours_vs_raw over 2 feature sets" in printed
     for one in record["sets"]:
         assert one["caches"] == {}
@@ -108,9 +98,8 @@ def test_json_is_there_after_every_set(part: Any, tmp_path: Path, monkeypatch: p
 
 
 def test_other_losses_are_found(part: Any) -> None:
-    config_part, data_part, measure = (part(f"bench_epoch_parts.{name}") for name in ("config", "data", "measure"))
-    methods = part("bench_epoch_parts.methods")
-    config = load(config_part.Config, CONFIG, TINY)
+    data_part, methods = part("bench.epoch_data"), part("bench.epoch_methods")
+    config = load(data_part.Config, CONFIG, TINY)
     device = torch.device("cpu")
     data = data_part.load(config.sets[0], config)
     batches, _ = data_part.keep(data, config, device)
@@ -119,10 +108,10 @@ def test_other_losses_are_found(part: Any) -> None:
     wrong[batches[0].ids] = data.rows[batches[0].ids]  # whose features are compared themselves
     sources = [methods.Method(key, methods.HostRows(rows)) for key, rows in (("raw", data.rows), ("ours", wrong))]
     with pytest.raises(RuntimeError, match="ours: want losses .* as raw, got "):
-        measure.verify(sources, batches, data, config, device)
+        methods.verify(sources, batches, data, config, device)
     wrong[batches[0].ids[0]] += 1
     with pytest.raises(AssertionError, match="bits differ"):
-        measure.verify(sources, batches, data, config, device)
+        methods.verify(sources, batches, data, config, device)
     assert not torch.are_deterministic_algorithms_enabled()
 
 
@@ -132,12 +121,12 @@ def out_degrees(graph: Any) -> torch.Tensor:
 
 
 def test_hottest_nodes_come_first(part: Any) -> None:
-    config_part, data_part = part("bench_epoch_parts.config"), part("bench_epoch_parts.data")
-    config = load(config_part.Config, CONFIG, TINY)
+    data_part = part("bench.epoch_data")
+    config = load(data_part.Config, CONFIG, TINY)
     for one in config.sets:
         degrees = out_degrees(data_part.load(one, config).graph)
         assert torch.equal(degrees, degrees.sort(descending=True).values)
-    wordnet = data_part.load(config_part.FeatureSet("wordnet"), config)
+    wordnet = data_part.load(data_part.FeatureSet("wordnet"), config)
     degrees = out_degrees(wordnet.graph)
     assert torch.equal(degrees, degrees.sort(descending=True).values)
     original = data_part.load_wordnet("bow")
@@ -159,4 +148,4 @@ def test_hottest_nodes_come_first(part: Any) -> None:
 )
 def test_bad_configs(part: Any, override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        load(part("bench_epoch_parts.config").Config, CONFIG, [*TINY, override])
+        load(part("bench.epoch_data").Config, CONFIG, [*TINY, override])

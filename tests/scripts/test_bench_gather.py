@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -37,14 +36,6 @@ ON_GPU = ["raw_on_gpu", "wholegraph_device", "all_hit"]
 PARTLY_CACHED = ["raw_cache", "cache"]
 
 
-@pytest.fixture(scope="module")
-def part() -> Any:
-    """Imports a module of scripts/ by name, as the script does."""
-    sys.path.insert(0, str(REPOSITORY / "scripts"))
-    yield importlib.import_module
-    sys.path.remove(str(REPOSITORY / "scripts"))
-
-
 def row(key: str, ms: float, ids: int = 1000, share: float | None = None) -> dict[str, Any]:
     """Of rows of 512 bytes, 448 of them compressed. Half of the ids hit a cache of a share of the rows."""
     all_hit = key in ON_GPU
@@ -65,7 +56,7 @@ def row(key: str, ms: float, ids: int = 1000, share: float | None = None) -> dic
 
 def made_up(part: Any) -> dict[str, Any]:
     """A record in which method k takes k + 1 ms, in the order of the tables; ten times that with ten times the ids."""
-    keys = [key for key in part("bench_gather_parts.methods").LABELS if not key.startswith("wholegraph")]
+    keys = [key for key in part("bench.gather_report").LABELS if not key.startswith("wholegraph")]
     case: dict[str, Any] = {
         "name": "128 x float32, 8 GB",
         "rows": 17_000_000,
@@ -80,20 +71,20 @@ def made_up(part: Any) -> dict[str, Any]:
             for scale in (1, 10)
             for at, key in enumerate(keys)
         ],
-        "host_us": {"launch": 4.0, "store": 14.5, "cache": 20.0},
-        "host_overhead_us": {"store": 10.5, "cache": 16.0},
+        "host_us": {"launch": 4.0, "plan": 11.0, "store": 14.5, "cache": 20.0},
+        "host_overhead_us": {"plan": 7.0, "store": 10.5, "cache": 16.0},
         "skipped": {"wholegraph_host": "pylibwholegraph is not installed", "wholegraph_device": "no room"},
     }
-    case["ratios"] = part("bench_gather_parts.tables").ratios(case)
+    case["ratios"] = part("bench.gather_report").ratios(case)
     return {"cases": [case], "config": {"host_ids": 1000}, "hardware": {"gpu": "GPU X"}}
 
 
 def test_config_file(part: Any) -> None:
-    config = load(part("bench_gather_parts.config").Config, CONFIG)
+    config = load(part("bench.gather_rows").Config, CONFIG)
     assert {case.dtype for case in config.cases} == {"float32", "bfloat16"}
     assert {50, 128, 768, 1024} == {case.dim for case in config.cases}
     assert config.cases[0].name == "128 x float32, 8 GB" and len(config.cases[0].hit_shares) == 3
-    assert load(part("bench_gather_parts.config").Config).cases == (part("bench_gather_parts.config").Case(),)
+    assert load(part("bench.gather_rows").Config).cases == (part("bench.gather_rows").Case(),)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +99,7 @@ def test_config_file(part: Any) -> None:
 )
 def test_bad_configs(part: Any, override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        load(part("bench_gather_parts.config").Config, CONFIG, [override])
+        load(part("bench.gather_rows").Config, CONFIG, [override])
 
 
 def test_help(part: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +126,7 @@ def test_json_is_there_after_every_case(part: Any, tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(bench._native, "cuda", lambda: None)
-    monkeypatch.setattr(bench.record_module, "hardware", lambda device: {"gpu": None})
+    monkeypatch.setattr(part("bench.frame").record_module, "hardware", lambda device: {"gpu": None})
     monkeypatch.setattr(bench, "run", fail_at_the_second)
     path = tmp_path / "out.json"
     with pytest.raises(RuntimeError, match="the second case"):
@@ -168,7 +159,7 @@ def test_ratios(part: Any) -> None:
 def test_ratios_with_wholegraph(part: Any) -> None:
     case = made_up(part)["cases"][0]
     case["methods"] += [row("wholegraph_host", 12.0), row("wholegraph_device", 30.0)]
-    first, second = part("bench_gather_parts.tables").ratios(case)
+    first, second = part("bench.gather_report").ratios(case)
     assert first["ratios"]["ours_vs_wholegraph_host"] == pytest.approx(12 / 6)
     assert first["ratios"]["lookahead_vs_wholegraph_host"] == pytest.approx(12 / 8)
     assert first["ratios"]["all_hit_vs_wholegraph_device"] == pytest.approx(30 / 10)
@@ -176,7 +167,7 @@ def test_ratios_with_wholegraph(part: Any) -> None:
 
 
 def test_table_and_summary(part: Any) -> None:
-    record, tables = made_up(part), part("bench_gather_parts.tables")
+    record, tables = made_up(part), part("bench.gather_report")
     lines = tables.table(record).splitlines()
     assert len(lines) == 2 + 2 * 12 and len({line.count("|") for line in lines}) == 1
     assert "| 128 x float32, 8 GB | 1000 | CPU index_select + H2D | 1.000 | 0.5 | 0.0% | 512.0 |" in lines
@@ -185,19 +176,25 @@ def test_table_and_summary(part: Any) -> None:
     summary = tables.summary_lines(record)
     assert summary[0] == "128 x float32, 8 GB: 17000000 rows, dict, 512 -> 448 bytes, 12.3% saved"
     assert "128 x float32, 8 GB, 1000 ids: loses: ours_vs_raw_ordered 0.50x" in summary
-    assert any(line.endswith("store.gather 14.5 (+10.5), cache.gather 20.0 (+16.0)") for line in summary)
     assert summary[-1] == "128 x float32, 8 GB: not measured: WholeGraph, rows in GPU memory: no room"
 
 
-def test_plot(part: Any, tmp_path: Path) -> None:
-    part("bench_gather_parts.plot").plot(made_up(part), tmp_path / "out.png")
-    assert (tmp_path / "out.png").stat().st_size > 10_000
+def test_host_table(part: Any) -> None:
+    record, host_table = made_up(part), part("bench.gather_report").host_table
+    assert host_table(record).splitlines() == [
+        "| host time of a call with 1000 ids, us | bare launch | GpuGather.gather | store.gather | cache.gather |",
+        "|---|---|---|---|---|",
+        "| 128 x float32, 8 GB | 4.0 | 11.0 (+7.0) | 14.5 (+10.5) | 20.0 (+16.0) |",
+    ]
+    for case in record["cases"]:  # results from before GpuGather.gather was measured apart
+        del case["host_us"]["plan"], case["host_overhead_us"]["plan"]
+    assert host_table(record).splitlines()[2] == "| 128 x float32, 8 GB | 4.0 | 14.5 (+10.5) | 20.0 (+16.0) |"
 
 
 def rows_and_batch(part: Any) -> tuple[Any, Any]:
-    data, config = part("bench_gather_parts.data"), part("bench_gather_parts.config").Config(lookahead=3)
+    data = part("bench.gather_rows")
     rows = data.Rows(torch.randn(500, 7), 0, None, torch.device("cpu"))
-    return rows, data.make_batch(rows, 100, config)
+    return rows, data.make_batch(rows, 100, data.Config(lookahead=3))
 
 
 def test_batches(part: Any) -> None:
@@ -216,10 +213,10 @@ def test_batches(part: Any) -> None:
 
 def test_other_bits_are_found(part: Any) -> None:
     rows, batch = rows_and_batch(part)
-    methods, measure = part("bench_gather_parts.methods"), part("bench_gather_parts.measure")
+    methods = part("bench.gather_methods")
     right = methods.Method("raw_on_gpu", lambda ids, out: rows.raw[ids], "ordered", cached_rows=200)
     hits = int((batch.to_check("ordered")[0] < 200).sum())
-    assert measure._check(right, batch, rows) == {
+    assert methods.check(right, batch, rows) == {
         "rows_read": 100,
         "hits": hits,
         "pcie_bytes": 28 * (100 - hits),
@@ -227,11 +224,32 @@ def test_other_bits_are_found(part: Any) -> None:
     }
     wrong = methods.Method("ours", lambda ids, out: rows.raw[ids] + 1)
     with pytest.raises(AssertionError, match="ours, 100 ids: bits differ in"):
-        measure._check(wrong, batch, rows)
+        methods.check(wrong, batch, rows)
+
+
+def test_measured_in_turns(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, batch = rows_and_batch(part)
+    methods, calls = part("bench.gather_methods"), []
+
+    def gather(ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        calls.append(len(ids))
+        return out.copy_(rows.raw[ids])
+
+    def milliseconds(call: Any) -> float:
+        return 6.0 if len(call()) == 300 else 4.0
+
+    monkeypatch.setattr(methods, "queued_ms", milliseconds)
+    both = [methods.Method("ours", gather), methods.Method("ours_lookahead", gather, "joined")]
+    config = part("bench.gather_rows").Config(lookahead=3, repeats=2)
+    one, joined = methods.measure(both, batch, rows, config)
+    assert calls == [100, 300] * (1 + 3 + 2)  # checked, warmed up, timed
+    assert (one["ids"], one["method"], one["ms"], one["rows_read"]) == (100, "ours", 4.0, 100)
+    assert (joined["ids"], joined["method"], joined["ms"], joined["rows_read"]) == (100, "ours_lookahead", 2.0, 300)
+    assert joined["output_gb_per_s"] == 2 * one["output_gb_per_s"] == pytest.approx(2 * 100 * 28 / 4.0 / 1e6)
 
 
 def test_wholegraph_that_is_missing(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    wholegraph = part("bench_gather_parts.wholegraph")
+    wholegraph = part("bench.wholegraph")
     monkeypatch.setitem(sys.modules, "pylibwholegraph", None)
     monkeypatch.setitem(sys.modules, "pylibwholegraph.torch", None)
     peer = wholegraph.WholeGraph()
@@ -255,7 +273,10 @@ def test_on_a_gpu(part: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert set(second["skipped"]) == {"wholegraph_host", *ON_GPU}
     for case in record["cases"]:
         assert all(one["ms"] > 0 and one["output_gb_per_s"] > 0 for one in case["methods"])
+        assert case["host_us"].keys() == {"launch", "plan", "store", "cache"}
         assert all(microseconds > 0 for microseconds in case["host_us"].values())
+        for name, more in case["host_overhead_us"].items():
+            assert more == pytest.approx(case["host_us"][name] - case["host_us"]["launch"])
         for one in case["methods"]:
             assert one["rows_read"] == one["ids"] * (3 if one["method"].endswith("lookahead") else 1)
     ours = {one["method"]: one for one in first["methods"] if one["ids"] == 5000}
@@ -263,4 +284,4 @@ def test_on_a_gpu(part: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert ours["ours"]["pcie_bytes"] < ours["raw_ordered"]["pcie_bytes"]
     assert ours["raw_cache"]["cache_bytes"] <= ours["cache"]["cache_bytes"]
     printed = capsys.readouterr().out
-    assert "misses_vs_raw_presorted" in printed and "us, store.gather " in printed
+    assert "misses_vs_raw_presorted" in printed and "| bare launch | GpuGather.gather |" in printed

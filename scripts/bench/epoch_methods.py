@@ -1,0 +1,198 @@
+"""The ways to fetch features, all of the same bits, and training steps on them: first compared, then timed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import statistics
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, Prefetcher, RowSource
+from ibp_gnn.testing import assert_bitwise_equal
+from ibp_gnn.training.features import HostRows
+from ibp_gnn.training.sage import GraphSAGE, copy_async
+from ibp_gnn.training.timing import PhaseTimer
+
+from .epoch_data import Batch, Config, Data, live_batches
+from .timing import timed
+from .uncompressed import RawCache, RowsOnGpu, registered
+
+NEEDS_GPU = ("raw_cache", "raw_cache_prefetch", "on_gpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """lookahead: 0 = each batch is fetched when it is its turn; else of a Prefetcher."""
+
+    key: str
+    """One of epoch_report.LABELS."""
+    source: RowSource
+    lookahead: int = 0
+
+    def steps(self, batches: Iterable[Batch], device: torch.device) -> Iterable[tuple[Batch, torch.Tensor]]:
+        if self.lookahead:
+            return Prefetcher(batches, self.source, device=device, lookahead=self.lookahead)
+        return ((batch, self._fetch(batch.ids, device)) for batch in batches)
+
+    def _fetch(self, ids: torch.Tensor, device: torch.device) -> torch.Tensor:
+        if not isinstance(self.source, HostRows):
+            ids = copy_async(ids, device)
+        return self.source.gather(ids, device=device)
+
+
+@contextlib.contextmanager
+def open_methods(
+    rows: torch.Tensor, store: CompressedFeatureStore, config: Config, device: torch.device, batches: list[Batch]
+) -> Iterator[list[Method]]:
+    """rows: [n, d] on the CPU, hottest first; store: of these. batches: of an epoch. Both caches take at
+    most config.cache_share of the bytes of `rows`, everything counted."""
+    raw = Method("raw", HostRows(rows))
+    if device.type == "cpu":
+        yield [raw, *_ours(store, config)]
+        return
+    cache_bytes = round(config.cache_share * rows.numel() * rows.element_size())
+    capacity: int | float = cache_bytes if cache_bytes < store.nbytes else 1.0  # more than all rows take
+    cache = CompressedGPUCache(store, capacity, device=device)
+    with registered(rows) as address:
+        raw_cache = RawCache(rows, cache_bytes, device, address)
+        raw_cache.choose_blocks(functools.partial(next, itertools.cycle(batch.ids for batch in batches)))
+        yield [
+            raw,
+            Method("raw_cache", raw_cache),
+            Method("raw_cache_prefetch", raw_cache, lookahead=1),
+            *_ours(cache, config),
+            Method("on_gpu", RowsOnGpu(rows, device)),
+        ]
+
+
+def _ours(source: RowSource, config: Config) -> list[Method]:
+    return [
+        Method("ours", source),
+        Method("ours_prefetch", source, lookahead=1),
+        Method("ours_lookahead", source, lookahead=config.lookahead),
+    ]
+
+
+class Trainer:
+    """GraphSAGE, from the same weights each time that it is made."""
+
+    def __init__(self, data: Data, config: Config, device: torch.device) -> None:
+        torch.manual_seed(config.seed)
+        self.model = GraphSAGE(
+            data.rows.shape[1],
+            data.num_classes,
+            hidden=config.hidden,
+            layers=len(config.fanouts),
+            dropout=0.2,
+            input_norm=False,
+            aggregation="csc",
+        ).to(device)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=3e-3, fused=device.type == "cuda")
+
+    def step(self, batch: Batch, x: torch.Tensor) -> torch.Tensor:
+        """Returns the loss, on the device. No host sync."""
+        loss = functional.cross_entropy(self.model(batch.blocks, x), batch.labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def verify(methods: list[Method], batches: list[Batch], data: Data, config: Config, device: torch.device) -> list[str]:
+    """Trains on each method's features, with deterministic kernels. Returns the losses as hexadecimal floats, equal for
+    all methods, or raises AssertionError (other features) or RuntimeError (other losses)."""
+    wanted: list[str] = []
+    torch.use_deterministic_algorithms(True)
+    try:
+        for method in methods:
+            trainer, losses = Trainer(data, config, device), []
+            for number, (batch, x) in enumerate(method.steps(batches[: config.verify_batches], device)):
+                losses.append(trainer.step(batch, x))
+                if number == 0:
+                    assert_bitwise_equal(x.cpu(), data.rows[batch.ids])
+            got = [float(loss).hex() for loss in losses]
+            wanted = wanted or got
+            if got != wanted:
+                raise RuntimeError(f"{method.key}: want losses {wanted} as {methods[0].key}, got {got}")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return wanted
+
+
+def measure(
+    methods: list[Method],
+    batches: list[Batch],
+    data: Data,
+    config: Config,
+    device: torch.device,
+    sampling_seconds: float,
+) -> list[dict[str, Any]]:
+    """Times in milliseconds for one epoch of the kept batches, medians over epochs: fetch + train without sampling, its
+    parts, fetches alone, and, of methods without lookahead, with sampling. Methods take turns, epoch by epoch.
+
+    A phase is the time that the training stream spends in it (PhaseTimer), so with prefetch `fetch` is the wait that
+    training does not hide.
+    """
+    trainers = [Trainer(data, config, device) for _ in methods]
+    epochs: list[list[dict[str, float]]] = [[] for _ in methods]
+    results: list[dict[str, Any]] = [{"method": method.key} for method in methods]
+    for epoch in range(config.epochs + 1):
+        for method, trainer, of_method, result in zip(methods, trainers, epochs, results, strict=True):
+            has_stats = device.type == "cuda" and hasattr(method.source, "stats")
+            if has_stats:
+                method.source.reset_stats()  # type: ignore[attr-defined]
+            seconds = _epoch(method, batches, trainer, device)
+            if has_stats:
+                stats = method.source.stats()  # type: ignore[attr-defined]
+                result |= {"rows_read": stats.hits + stats.misses, "hits": stats.hits, "pcie_bytes": stats.pcie_bytes}
+            seconds["alone"] = _epoch(method, batches, None, device)["fetch"]
+            if epoch:  # the first one warms up
+                of_method.append(seconds)
+    for method, trainer, of_method, result in zip(methods, trainers, epochs, results, strict=True):
+        result |= {
+            "epoch_ms": _median_ms(of_method, "fetch", "train"),
+            "fetch_ms": _median_ms(of_method, "fetch"),
+            "train_ms": _median_ms(of_method, "train"),
+            "fetch_alone_ms": _median_ms(of_method, "alone"),
+            "with_sampling_ms": None,
+        }
+        if method.lookahead <= 1:  # a lookahead would not have filled up in so few batches
+            seconds_live = _live(method, trainer, data, config, device)
+            result["with_sampling_ms"] = 1e3 * seconds_live * config.batches / config.live_batches
+            result["sampling_share"] = sampling_seconds * 1e3 / result["with_sampling_ms"]
+    return results
+
+
+def _median_ms(epochs: list[dict[str, float]], *phases: str) -> float:
+    return 1e3 * statistics.median(sum(seconds[phase] for phase in phases) for seconds in epochs)
+
+
+def _epoch(method: Method, batches: Iterable[Batch], trainer: Trainer | None, device: torch.device) -> dict[str, float]:
+    """Seconds by phase. Without a trainer: of fetches that nothing else keeps waiting."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    timer = PhaseTimer(device)
+    for batch, x in method.steps(batches, device):
+        if trainer is not None:
+            timer.mark("fetch")
+            trainer.step(batch, x)
+            timer.mark("train")
+    if trainer is None:
+        timer.mark("fetch")
+    return timer.seconds()
+
+
+def _live(method: Method, trainer: Trainer, data: Data, config: Config, device: torch.device) -> float:
+    """Seconds, by the clock, for config.live_batches that are sampled as they are needed."""
+
+    def train() -> None:
+        for batch, x in method.steps(live_batches(data, config, device, config.live_batches), device):
+            trainer.step(batch, x)
+
+    return timed(train, device)[0]
