@@ -61,7 +61,7 @@ def does_it_pay(sizes: Record) -> list[str]:
         one = by_key[data, dtype]
         memory = 1 - one["compact_store_share"]["auto_slots"]
         rows.append([label, f"{one['savings']['auto']:.0%}", f"{memory:.0%}"])
-    return _table(["features", "fewer bytes to transfer", "less memory"], rows)
+    return _table(["features", "fewer bytes to transfer, up to", "less memory"], rows)
 
 
 def sampling_sentence(epoch: Record) -> list[str]:
