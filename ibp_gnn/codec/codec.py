@@ -36,6 +36,12 @@ class CodecReport:
     compact_bytes: what a CompressedFeatureStore of these rows holds with slots of compact_slot_bytes, overflow_share of
     its rows being in the overflow area.
     escape_share: the share of values whose symbol has no code; None for a codec without escapes.
+
+    Example:
+        >>> rows = torch.randn(1000, 16)
+        >>> report = ibp_gnn.Codec.fit(rows).report(rows)
+        >>> report.codec, report.raw_bytes, report.savings > 0.1
+        ('dict', 64000, True)
     """
 
     codec: str
@@ -62,10 +68,25 @@ class Codec:
     bitval: [words], the invariant bits' values; 0 where mask is 0.
     threshold: the share of sampled rows that agree on every bit of mask.
     words_per_chunk: words that share one participation bit.
+
+    Example:
+        >>> rows = torch.randn(1000, 16)
+        >>> codec = ibp_gnn.Codec.fit(rows)
+        >>> bool((codec.decompress(codec.compress(rows)) == rows).all())
+        True
     """
 
     def __init__(self, dtype: torch.dtype, row_shape: tuple[int, ...], form: Form) -> None:
-        """Raises ValueError if the form is not one for such rows."""
+        """Use `Codec.fit`.
+
+        Args:
+            dtype: of the rows.
+            row_shape: shape of one row.
+            form: how payloads are written.
+
+        Raises:
+            ValueError: the form is not one for such rows.
+        """
         self.dtype = dtype
         self.row_shape = tuple(row_shape)
         self.form = form
@@ -89,17 +110,28 @@ class Codec:
         max_rows: int | None = None,
         seed: int = 0,
     ) -> Codec:
-        """codec: "auto", the one of these that is smaller on the sample; "dict", a dictionary of the exponents; "ibp",
-        the paper's.
+        """Fits a codec to a sample of rows.
 
-        minimize: of "dict" and "auto", what is to be small: "slots", which are of one length, with longer payloads in
-        the overflow area, so that equal lengths matter, too; or "payloads", each of its own length.
+        Args:
+            rows: [n, *row_shape] tensor (CPU or CUDA), NumPy array or memmap, n >= 1. The sample is looked at on its
+                own device.
+            codec: "auto", the one of these that is smaller on the sample; "dict", a dictionary of the exponents; "ibp",
+                the paper's.
+            minimize: of "dict" and "auto", what is to be small: "slots", which are of one length, with longer payloads
+                in the overflow area, so that equal lengths matter, too; or "payloads", each of its own length.
+            word_bits: of "ibp": 8, 16, 32 or 64. This and the next two: None means the value with the smallest
+                compressed size of the sample.
+            words_per_chunk: of "ibp": a power of two.
+            threshold: of "ibp": 0.5 to 1.
+            max_rows: how many rows to look at, at most. None: 16384, fewer if they are long.
+            seed: decides which rows are drawn for the sample.
 
-        rows: [n, *row_shape] tensor (CPU or CUDA), NumPy array or memmap, n >= 1; at most max_rows of them
-        (None: 16384, fewer if they are long), drawn with `seed`, are looked at, on their own device.
+        Returns:
+            The codec, for rows of this dtype and row_shape.
 
-        For "ibp": word_bits (8, 16, 32, 64), words_per_chunk (a power of two) and threshold (0.5 to 1): None means
-        the value with the smallest compressed size of the sample. Raises TypeError and ValueError on bad arguments.
+        Raises:
+            TypeError: rows of a type or dtype that is not supported.
+            ValueError: other bad arguments.
         """
         if codec not in CODECS:
             raise ValueError(f"codec: want one of {list(CODECS)}, got {codec!r}")
@@ -166,23 +198,48 @@ class Codec:
         return self.form.nbytes
 
     def check_rows(self, rows: torch.Tensor) -> None:
-        """Raises ValueError unless rows are [n, *row_shape] of this codec's dtype."""
+        """Checks that rows are of this codec's dtype and row_shape.
+
+        Args:
+            rows: the tensor to look at.
+
+        Raises:
+            ValueError: rows are not [n, *row_shape] of this codec's dtype.
+        """
         if tuple(rows.shape[1:]) != self.row_shape or rows.ndim == 0 or rows.dtype != self.dtype:
             wanted = f"[n{''.join(f', {size}' for size in self.row_shape)}] {self.dtype}"
             raise ValueError(f"rows: want {wanted}, got {list(rows.shape)} {rows.dtype}")
 
     def measure(self, rows: Any) -> torch.Tensor:
-        """rows: [n, *row_shape] on CPU or CUDA. Returns int32 [n] on the same device: each payload's length in
-        bytes, also where it is not shorter than the row."""
+        """How long payloads are.
+
+        Args:
+            rows: [n, *row_shape] on CPU or CUDA.
+
+        Returns:
+            int32 [n] on the same device: each payload's length in bytes, also where it is not shorter than the row.
+
+        Raises:
+            TypeError: rows of a type or dtype that is not supported.
+            ValueError: rows are not as this codec's.
+        """
         tensor = as_tensor(rows)
         self.check_rows(tensor)
         return dispatch.measure(self.form, to_bytes(tensor))
 
     def compress(self, rows: Any, *, slot_bytes: int | None = None) -> CompressedRows:
-        """rows: [n, *row_shape] tensor (CPU or CUDA, any strides) or NumPy array, n >= 0.
+        """Compresses rows, on the device where they are.
 
-        slot_bytes: 4 or more, or at least row_bytes; None means the smallest total of slots and overflow.
-        Returns the compressed rows on the rows' device. Raises TypeError and ValueError on bad arguments.
+        Args:
+            rows: [n, *row_shape] tensor (CPU or CUDA, any strides) or NumPy array, n >= 0.
+            slot_bytes: 4 or more, or at least row_bytes; None means the smallest total of slots and overflow.
+
+        Returns:
+            The compressed rows on the rows' device.
+
+        Raises:
+            TypeError: rows of a type or dtype that is not supported.
+            ValueError: other bad arguments.
         """
         tensor = as_tensor(rows)
         self.check_rows(tensor)
@@ -198,9 +255,21 @@ class Codec:
         return out
 
     def decompress(self, compressed: CompressedRows, ids: Any = None, out: torch.Tensor | None = None) -> torch.Tensor:
-        """ids: [n] int32/int64, None means all rows in order. Returns [n, *row_shape] on the device of
-        `compressed`, on its current stream. Raises IndexError for an id out of range and FormatError for a damaged
-        row; on CUDA this call waits for the result to be able to."""
+        """Gives rows back, bit for bit, on the device of `compressed`, on its current stream.
+
+        Args:
+            compressed: rows that this codec has compressed, on CPU or CUDA.
+            ids: [n] int32/int64, None means all rows in order.
+            out: [n, *row_shape] on the device of `compressed`, to write to; None: a new tensor.
+
+        Returns:
+            [n, *row_shape] on the device of `compressed`. On CUDA this call waits for it, to be able to raise.
+
+        Raises:
+            IndexError: an id is out of range.
+            FormatError: a row is damaged.
+            ValueError: `compressed` or `out` does not fit.
+        """
         if compressed.row_bytes != self.row_bytes:
             raise ValueError(f"compressed rows: want {self.row_bytes} bytes per row, got {compressed.row_bytes}")
         if ids is None:
@@ -218,8 +287,19 @@ class Codec:
         return out
 
     def report(self, rows: Any) -> CodecReport:
-        """What these rows ([n, *row_shape], n >= 1) cost with this codec: payloads of their own length, raw rows
-        where a payload would not be shorter, one bitmask bit per row, mask and bitval."""
+        """What rows cost with this codec: payloads of their own length, raw rows where a payload would not be shorter,
+        one bitmask bit per row, mask and bitval.
+
+        Args:
+            rows: [n, *row_shape], n >= 1.
+
+        Returns:
+            The report.
+
+        Raises:
+            TypeError: rows of a type or dtype that is not supported.
+            ValueError: rows are not as this codec's, or none.
+        """
         tensor = as_tensor(rows)
         lengths = self.measure(tensor)
         if len(lengths) == 0:
@@ -253,7 +333,15 @@ class Codec:
         )
 
     def spills(self, payload_bytes: torch.Tensor, slot_bytes: int) -> torch.Tensor:
-        """bool [n]: which rows go to the overflow area with slots of this length."""
+        """Which rows do not fit their slots.
+
+        Args:
+            payload_bytes: [n], lengths from `measure`.
+            slot_bytes: length of the slots.
+
+        Returns:
+            bool [n]: which rows go to the overflow area with slots of this length.
+        """
         if slot_bytes >= self.row_bytes:
             return torch.zeros_like(payload_bytes, dtype=torch.bool)
         return payload_bytes > slot_bytes

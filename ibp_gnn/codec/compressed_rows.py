@@ -21,6 +21,12 @@ class CompressedRows:
     slots: uint8 [num_rows * slot_bytes + SLACK_BYTES]
     bitmask: uint8 [bitmask_bytes(num_rows)], bit i = 1: slot i holds a payload, 0: a raw row or an overflow index
     overflow: uint8 [num_overflow * row_bytes + SLACK_BYTES], raw rows that do not fit their slot
+
+    Example:
+        >>> codec = ibp_gnn.Codec.fit(torch.zeros(100, 16))
+        >>> compressed = codec.compress(torch.zeros(100, 16))
+        >>> compressed.num_rows, compressed.row_bytes, compressed.num_overflow
+        (100, 64, 0)
     """
 
     num_rows: int
@@ -55,8 +61,21 @@ class CompressedRows:
         num_overflow: int,
         device: torch.device | str = "cpu",
     ) -> CompressedRows:
-        """Room for the rows: the slack is zeroed, the rest is for an encoder to fill. Raises ValueError if the slots
-        are too short for an overflow index that they need."""
+        """Room for rows: the slack is zeroed, the rest is for an encoder to fill.
+
+        Args:
+            num_rows: how many.
+            row_bytes: of a raw row.
+            slot_bytes: length of a slot.
+            num_overflow: rows in the overflow area.
+            device: where the buffers are to be.
+
+        Returns:
+            The rows, not yet written.
+
+        Raises:
+            ValueError: the slots are too short for an overflow index that they need, or too long.
+        """
         if not isinstance(slot_bytes, int) or slot_bytes > _native.cpu.MAX_ROW_BYTES:
             wanted = f"an int of at most {_native.cpu.MAX_ROW_BYTES}"
             raise ValueError(f"slot_bytes: want {wanted}, got {slot_bytes!r}")
@@ -97,12 +116,27 @@ class CompressedRows:
         return self.num_rows * self.row_bytes
 
     def to(self, device: torch.device | str) -> CompressedRows:
+        """The same rows on another device.
+
+        Args:
+            device: where to.
+
+        Returns:
+            A copy there; buffers that are there already are shared.
+        """
         parts = {name: getattr(self, name).to(device) for name in ("slots", "bitmask", "overflow")}
         return dataclasses.replace(self, **parts)
 
     def view(self, first: int, count: int) -> CompressedRows:
-        """Rows [first, first + count), sharing memory, for an encoder; first is a multiple of 32. The overflow area
-        is the whole one, since overflow indices count from its start."""
+        """Rows [first, first + count), sharing memory, for an encoder.
+
+        Args:
+            first: a multiple of 32.
+            count: how many.
+
+        Returns:
+            These rows. The overflow area is the whole one, since overflow indices count from its start.
+        """
         end = first + count
         return dataclasses.replace(
             self,
@@ -112,21 +146,41 @@ class CompressedRows:
         )
 
     def with_overflow(self, num_overflow: int) -> CompressedRows:
-        """num_overflow: as many as there are, or more. Returns these rows, sharing slots and bitmask, with a copy of
-        the overflow area that has room for so many; what is new in it is for an encoder to fill."""
+        """These rows, sharing slots and bitmask, with a copy of the overflow area that has more room.
+
+        Args:
+            num_overflow: rows that it is to have room for: as many as there are, or more.
+
+        Returns:
+            The rows; what is new in the overflow area is for an encoder to fill.
+        """
         room = CompressedRows.empty(0, self.row_bytes, self.slot_bytes, num_overflow, self.device).overflow
         used = self.num_overflow * self.row_bytes
         room[:used] = self.overflow[:used]
         return dataclasses.replace(self, overflow=room)
 
     def is_compressed(self, ids: torch.Tensor | None = None) -> torch.Tensor:
-        """ids: [n] int64 in range, None means all. Returns bool [n]: whether the rows are held as payloads."""
+        """Which rows are held as payloads.
+
+        Args:
+            ids: [n] int64 in range, None means all.
+
+        Returns:
+            bool [n].
+        """
         if ids is None:
             ids = torch.arange(self.num_rows, device=self.device)
         return ((self.bitmask[ids >> 3] >> (ids & 7).to(torch.uint8)) & 1).bool()
 
     def overflows(self, ids: torch.Tensor | None = None) -> torch.Tensor:
-        """ids: [n] int64 in range, None means all. Returns bool [n]: whether the rows lie in the overflow area."""
+        """Which rows lie in the overflow area.
+
+        Args:
+            ids: [n] int64 in range, None means all.
+
+        Returns:
+            bool [n].
+        """
         compressed = self.is_compressed(ids)
         return ~compressed if self.slot_bytes < self.row_bytes else torch.zeros_like(compressed)
 
@@ -144,9 +198,19 @@ class CompressedRows:
     def select(
         self, ids: torch.Tensor, device: torch.device | str | None = None, *, first_overflow: int = 0
     ) -> CompressedRows:
-        """ids: [n] int64 in range, on this device. Returns a copy of these rows on `device` (None: this one), in
-        the order of ids, overflow rows renumbered from first_overflow on. Temporary memory is bounded: 64 MiB, or 32
-        rows if they take more. Raises FormatError for a damaged overflow index."""
+        """A copy of some rows. Temporary memory is bounded: 64 MiB, or 32 rows if they take more.
+
+        Args:
+            ids: [n] int64 in range, on this device.
+            device: where the copy is to be; None: this one.
+            first_overflow: overflow rows are renumbered from it on.
+
+        Returns:
+            The rows, in the order of ids.
+
+        Raises:
+            FormatError: an overflow index is damaged.
+        """
         # Multiples of 32 rows keep bitmask words whole. A row's temporaries are its slot, its overflow row and int64s.
         rows_per_copy = max(32, _COPY_BYTES // (self.slot_bytes + self.row_bytes + 64) // 32 * 32)
         num_overflow = sum(int(self.overflows(part).sum()) for part in ids.split(rows_per_copy))
@@ -168,8 +232,17 @@ class CompressedRows:
         return out
 
     def overflow_indices(self, ids: torch.Tensor) -> torch.Tensor:
-        """ids: int64 [n] in range, of rows that overflow, on this device. Returns int64 [n]: where in the overflow area
-        they lie. Raises FormatError for a damaged index."""
+        """Where in the overflow area rows lie.
+
+        Args:
+            ids: int64 [n] in range, of rows that overflow, on this device.
+
+        Returns:
+            int64 [n].
+
+        Raises:
+            FormatError: an index is damaged.
+        """
         return self._overflow_indices(self.slot_matrix()[:, : _native.cpu.OVERFLOW_INDEX_BYTES].index_select(0, ids))
 
     def _overflow_indices(self, slots: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,15 @@ from .forms import DictForm, Form
 @dataclasses.dataclass(frozen=True)
 class GatherStats:
     """Counted since the last reset. hits: rows from GPU memory; misses: rows from CPU memory; pcie_bytes: bytes of
-    compressed rows read from CPU memory; raw_bytes: bytes that the misses are when decoded, which is what fetching
-    them uncompressed would have moved; unique: how many different rows they were, on each GPU, if that is counted."""
+    compressed rows read from CPU memory; raw_bytes: bytes that the misses are when decoded, which is what fetching them
+    uncompressed would have moved; unique: how many different rows they were, on each GPU, if that is counted.
+
+    Example:
+        >>> first = ibp_gnn.GatherStats(hits=3, misses=1, pcie_bytes=48, raw_bytes=64)
+        >>> both = first + first
+        >>> both.hits, both.miss_rate
+        (6, 0.25)
+    """
 
     hits: int = 0
     misses: int = 0

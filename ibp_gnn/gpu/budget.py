@@ -33,17 +33,32 @@ def share_budget(
     hotness: Mapping[Key, Any] | None = None,
     device: torch.device | str = "cuda",
 ) -> dict[Key, CompressedGPUCache | CompressedFeatureStore]:
-    """Returns a RowSource for each key, in the order of `stores`: a cache of its store's hottest rows, or the store
-    itself if none of them is to be cached.
+    """Caches of several features under one limit of GPU memory: the rows that are read most, whatever feature they are
+    of.
 
-    capacity: GPU memory of all caches together, as for CompressedGPUCache: everything that they hold is counted. A
-    float is a share of the bytes of all stores; "100000 rows" are the hottest of all stores. More than the stores need:
-    a warning, and all rows are cached.
-    hotness: for each key [num_rows] numbers >= 0, how often each row is expected to be read, in the same unit for all
-    of them. Ties: lower id first, first key first. None: in the stores' order, from each the same share of its rows.
-    A store built with the `order` of its hotness needs the least memory to cache.
-    Raises ValueError if not even one row fits, or on bad arguments; RuntimeError if a store to be cached is not
-    page-locked.
+    Args:
+        stores: the features, by any key.
+        capacity: GPU memory of all caches together, as for CompressedGPUCache: everything that they hold is counted. A
+            float is a share of the bytes of all stores; "100000 rows" are the hottest of all stores. More than the
+            stores need: a warning, and all rows are cached.
+        hotness: for each key [num_rows] numbers >= 0, how often each row is expected to be read, in the same unit for
+            all of them. Ties: lower id first, first key first. None: in the stores' order, from each the same share of
+            its rows. A store built with the `order` of its hotness needs the least memory to cache.
+        device: the GPU.
+
+    Returns:
+        A RowSource for each key, in the order of `stores`: a cache of its store's hottest rows, or the store itself if
+        none of them is to be cached.
+
+    Raises:
+        ValueError: not even one row fits, or a bad argument.
+        RuntimeError: a store to be cached is not page-locked.
+
+    Example:
+        >>> stores = {"paper": store, "author": ibp_gnn.CompressedFeatureStore.build(features, progress=False)}
+        >>> sources = ibp_gnn.share_budget(stores, "200 rows")
+        >>> [source.num_cached for source in sources.values()]
+        [100, 100]
     """
     target = resolve_device(device, torch.device("cuda"))
     if target.type != "cuda":

@@ -21,7 +21,14 @@ _MAX_PLACES = 2**31 - 1  # the table of places is int32
 class CompressedGPUCache:
     """Serves the rows of `store` to one GPU: hits from its memory, misses from the store, in one kernel. A RowSource
     with the store's bits, also after `store.update`. Which rows are cached is decided once, here. A context manager;
-    safe to use from several threads. Closed with its store."""
+    safe to use from several threads. Closed with its store.
+
+    Example:
+        >>> with ibp_gnn.CompressedGPUCache(store, "100 rows") as cache:
+        ...     x = cache.gather(torch.tensor([3, 500]), device="cuda")
+        ...     print(cache.stats().hits, bool((x.cpu() == features[[3, 500]]).all()))
+        1 True
+    """
 
     def __init__(
         self,
@@ -32,14 +39,24 @@ class CompressedGPUCache:
         hot_ids: torch.Tensor | None = None,
         device: torch.device | str = "cuda",
     ) -> None:
-        """capacity: GPU memory for everything the cache holds (slots, overflow rows, bitmasks, slot table, codec):
-        bytes, "4GB", a share of the store's bytes as a float in (0, 1], "100000 rows", or "auto" = what is free now
-        less a reserve of 4 GiB (a quarter of the GPU if that is less). More than the store needs: a warning, and all
-        rows are cached. Updates of cached rows that no longer fit their slots may take more: see `nbytes`.
-        hotness: [num_rows] numbers, e.g. degrees; the rows with the highest go first (ties: lower id first).
-        hot_ids: [k] distinct int32/int64 ids, hottest first; only these are cached. Neither: in the store's order,
-        which for a store built with `order` is hottest first.
-        Raises ValueError if not even one row fits, or on bad arguments; RuntimeError if the store is not page-locked.
+        """Copies the hottest rows to the GPU.
+
+        Args:
+            store: what is cached.
+            capacity: GPU memory for everything the cache holds (slots, overflow rows, bitmasks, slot table, codec):
+                bytes, "4GB", a share of the store's bytes as a float in (0, 1], "100000 rows", or "auto" = what is free
+                now less a reserve of 4 GiB (a quarter of the GPU if that is less). More than the store needs: a
+                warning, and all rows are cached. Updates of cached rows that no longer fit their slots may take more:
+                see `nbytes`.
+            hotness: [num_rows] numbers, e.g. degrees; the rows with the highest go first (ties: lower id first).
+            hot_ids: [k] distinct int32/int64 ids, hottest first; only these are cached. Neither: in the store's order,
+                which for a store built with `order` is hottest first.
+            device: the GPU.
+
+        Raises:
+            ValueError: not even one row fits, or a bad argument.
+            TypeError: a capacity or ids of another type.
+            RuntimeError: the store is not page-locked.
         """
         self.store = store
         self.device = resolve_device(device, torch.device("cuda"))
@@ -87,7 +104,22 @@ class CompressedGPUCache:
         self, ids: Any, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """As CompressedFeatureStore.gather. To this cache's GPU: hits and misses in one kernel on the current stream,
-        no host sync if the ids are on the device. To any other device: from the store alone."""
+        no host sync if the ids are on the device. To any other device: from the store alone.
+
+        Args:
+            ids: [n] int32/int64, on CPU or CUDA, repeats and n == 0 allowed.
+            device: where the rows are put. None: the ids' device.
+            out: where they are written: right shape, dtype, device; contiguous. None: a new tensor.
+
+        Returns:
+            [n, *row_shape] on `device`.
+
+        Raises:
+            IndexError: names the first bad id; where ids are on a GPU, at the next gather or `check` after the kernel
+                ran, rows of bad ids being zeros.
+            TypeError: other ids.
+            ValueError: an `out` that does not fit, or after `close`.
+        """
         ids = as_ids(ids)
         target = resolve_device(device, ids.device)
         if target != self.device:
@@ -133,9 +165,19 @@ class CompressedGPUCache:
         update.remap.commit()
 
     def rebuilt(self, store: CompressedFeatureStore) -> CompressedGPUCache:
-        """A cache of another store, on the same GPU and of the same capacity. It holds the rows of the same ids if the
-        store has as many rows as this one's, else the first ones in the store's order. This one stays as it is. Raises
-        as the constructor does."""
+        """A cache of another store, on the same GPU and of the same capacity. This one stays as it is.
+
+        Args:
+            store: the other one.
+
+        Returns:
+            The cache. It holds the rows of the same ids if the store has as many rows as this one's, else the first
+            ones in the store's order.
+
+        Raises:
+            ValueError: as the constructor.
+            RuntimeError: as the constructor.
+        """
         hot_ids = self._cached_ids() if len(store) == len(self.store) else None
         capacity = self._capacity
         if isinstance(capacity, str) and capacity.strip().lower().rstrip("s").endswith("row"):
@@ -152,7 +194,11 @@ class CompressedGPUCache:
     def close(self) -> None:
         """Waits for this cache's gathers, on whatever stream, and for those of other threads to be launched; then frees
         its GPU memory. Idempotent. Without it, the memory is freed in the same way when nobody holds the cache any
-        more. Raises what `check` would."""
+        more.
+
+        Raises:
+            IndexError, FormatError: as `check`.
+        """
         try:
             if self._parts is not None:
                 self.check()
@@ -219,7 +265,11 @@ class CompressedGPUCache:
         return fixed_bytes(self.store, self._is_prefix)
 
     def stats(self) -> GatherStats:
-        """Hits, misses and bytes since the last reset. Waits for the current stream."""
+        """Hits, misses and bytes since the last reset. Waits for the current stream.
+
+        Returns:
+            The counts.
+        """
         return self._gather.stats()
 
     def count_unique(self) -> None:
@@ -231,7 +281,12 @@ class CompressedGPUCache:
         self._gather.reset_stats()
 
     def check(self) -> None:
-        """Waits for the GPU, then raises IndexError or FormatError if any gather so far met one."""
+        """Waits for the GPU.
+
+        Raises:
+            IndexError: a gather so far met a bad id.
+            FormatError: a gather so far met a damaged row.
+        """
         self._gather.check()
 
     def __len__(self) -> int:

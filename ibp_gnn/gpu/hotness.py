@@ -20,18 +20,47 @@ _EDGES_PER_PART = 1 << 24  # bounds the temporaries of one iteration to a few hu
 
 
 def degree(src: Any, num_nodes: int) -> torch.Tensor:
-    """src: [num_edges] int32/int64, the source of every edge (in CSC form: `indices`). Returns int64 [num_nodes] on
-    the CPU: through how many edges a sampler can reach each node. Raises IndexError for an id that is no node."""
+    """Through how many edges a sampler can reach each node.
+
+    Args:
+        src: [num_edges] int32/int64, the source of every edge (in CSC form: `indices`).
+        num_nodes: of the graph.
+
+    Returns:
+        int64 [num_nodes] on the CPU.
+
+    Raises:
+        IndexError: an id that is no node.
+
+    Example:
+        >>> from ibp_gnn import hotness
+        >>> hotness.degree(torch.tensor([0, 2, 2]), 3)
+        tensor([1, 0, 2])
+    """
     src = _node_ids(src, "src", num_nodes)
     return _count(src, num_nodes)
 
 
 def presample(batches: Iterable[Any], num_nodes: int, *, epochs: int = 1) -> torch.Tensor:
-    """batches: the input nodes ([n] int32/int64) of each mini-batch, or tuples that start with them, which is what
-    DGL's DataLoader yields. They are gone through `epochs` times, so that a loader samples anew each time.
+    """How often each node was read in some epochs of a loader.
 
-    Returns int64 [num_nodes] on the CPU: how often each node was read. Raises IndexError for an id that is no node,
-    ValueError if there are no batches or if epochs > 1 and `batches` is an iterator, which ends after one.
+    Args:
+        batches: the input nodes ([n] int32/int64) of each mini-batch, or tuples that start with them, which is what
+            DGL's DataLoader yields. They are gone through `epochs` times, so that a loader samples anew each time.
+        num_nodes: of the graph.
+        epochs: how many.
+
+    Returns:
+        int64 [num_nodes] on the CPU.
+
+    Raises:
+        IndexError: an id that is no node.
+        ValueError: no batches, or epochs > 1 and `batches` is an iterator, which ends after one.
+
+    Example:
+        >>> from ibp_gnn import hotness
+        >>> hotness.presample([torch.tensor([0, 1]), torch.tensor([1])], 3, epochs=2)
+        tensor([2, 4, 0])
     """
     if epochs < 1:
         raise ValueError(f"epochs: want at least 1, got {epochs}")
@@ -52,14 +81,30 @@ def presample(batches: Iterable[Any], num_nodes: int, *, epochs: int = 1) -> tor
 def reverse_pagerank(
     src: Any, dst: Any, num_nodes: int, train_ids: Any = None, *, damping: float = 0.85, iterations: int = 10
 ) -> torch.Tensor:
-    """Weighted reverse PageRank (Min et al., "Graph Neural Network Training with Data Tiering", KDD 2022): where
-    walks are that start at training nodes and, at every step, go to a random in-neighbour, as sampling does, or start
-    again.
+    """Weighted reverse PageRank (Min et al., "Graph Neural Network Training with Data Tiering", KDD 2022): where walks
+    are that start at training nodes and, at every step, go to a random in-neighbour, as sampling does, or start again.
+    Memory beyond the edges is bounded.
 
-    src, dst: [num_edges] int32/int64 (from CSC form: `indices`, and `torch.repeat_interleave(indptr.diff())`).
-    train_ids: [k] ids where walks start, None: anywhere. damping: the probability to go on.
-    Returns float64 [num_nodes] on the CPU. Raises IndexError for an id that is no node, ValueError for arguments out
-    of range. Memory beyond the edges is bounded.
+    Args:
+        src: [num_edges] int32/int64, the source of every edge (from CSC form: `indices`).
+        dst: [num_edges] int32/int64, its destination (`torch.repeat_interleave(indptr.diff())`).
+        num_nodes: of the graph.
+        train_ids: [k] ids where walks start, None: anywhere.
+        damping: the probability to go on.
+        iterations: how many.
+
+    Returns:
+        float64 [num_nodes] on the CPU.
+
+    Raises:
+        IndexError: an id that is no node.
+        ValueError: arguments out of range.
+
+    Example:
+        >>> from ibp_gnn import hotness
+        >>> scores = hotness.reverse_pagerank(torch.tensor([0, 1]), torch.tensor([1, 2]), 3, torch.tensor([2]))
+        >>> scores.argmax()
+        tensor(2)
     """
     src, dst = _node_ids(src, "src", num_nodes), _node_ids(dst, "dst", num_nodes)
     if len(src) != len(dst):

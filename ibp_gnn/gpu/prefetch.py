@@ -39,7 +39,16 @@ def first_of(batch: Any) -> Any:
 
 class Prefetcher(Generic[Batch]):
     """Wraps a loader: yields each of its batches with the features for it. Can be iterated again and again, as the
-    loader can. A context manager."""
+    loader can. A context manager.
+
+    Example:
+        >>> loader = [torch.tensor([1, 2]), torch.tensor([2, 5, 5])]
+        >>> for ids, x in ibp_gnn.Prefetcher(loader, store, device="cpu"): print(list(x.shape))
+        [2, 16]
+        [3, 16]
+        >>> bool((x == features[ids]).all())
+        True
+    """
 
     def __init__(
         self,
@@ -50,17 +59,24 @@ class Prefetcher(Generic[Batch]):
         ids: Callable[[Batch], Any] = first_of,
         lookahead: int = 1,
     ) -> None:
-        """loader: any iterable of batches.
-        source: the features; a store, a GPU cache or any other RowSource. Ids in CPU memory reach it there. To a source
-        of your own they come pinned if `device` is a GPU: its `ids.to(device, non_blocking=True)` does not wait.
-        If its rows change, give it a `version` that changes with them, as the stores of ibp_gnn have.
-        device: where the features go. On the CPU nothing overlaps: the calls, their order and the bits are the same.
-        ids: the ids of a batch's rows, [n] int32/int64 on the CPU or a GPU, repeats and n == 0 allowed.
-        lookahead: so many batches are fetched together, in one gather. It pays where one large gather is cheaper than
-        several small ones: rows of a large store in CPU memory, read in order by a GPU. Up to 2 * lookahead batches are
-        held, the one in use among them.
+        """Fetches nothing yet.
 
-        Raises TypeError for a source that is no RowSource, ValueError for a lookahead below 1.
+        Args:
+            loader: any iterable of batches.
+            source: the features; a store, a GPU cache or any other RowSource. Ids in CPU memory reach it there. To a
+                source of your own they come pinned if `device` is a GPU: its `ids.to(device, non_blocking=True)` does
+                not wait. If its rows change, give it a `version` that changes with them, as the stores of ibp_gnn have.
+            device: where the features go. On the CPU nothing overlaps: the calls, their order and the bits are the
+                same.
+            ids: the ids of a batch's rows, [n] int32/int64 on the CPU or a GPU, repeats and n == 0 allowed. Default:
+                the first part of a batch that is a tuple or list, else the batch.
+            lookahead: how many batches are fetched together, in one gather. It pays where one large gather is cheaper
+                than several small ones: rows of a large store in CPU memory, read in order by a GPU. Up to 2 *
+                lookahead batches are held, the one in use among them.
+
+        Raises:
+            TypeError: a source that is no RowSource, a loader that is no iterable.
+            ValueError: a lookahead below 1.
         """
         if isinstance(source, (torch.Tensor, type)) or not isinstance(source, RowSource):
             raise TypeError(f"source: want a RowSource (shape, dtype and gather), got {type(source).__name__}")

@@ -59,16 +59,28 @@ _DOMAINS = ("node", "edge", "graph")
 
 
 class CompressedFeature(gb.Feature):
-    """A `gb.Feature` whose rows are in a RowSource: a CompressedFeatureStore, a CompressedGPUCache, or your own."""
+    """A `gb.Feature` whose rows are in a RowSource: a CompressedFeatureStore, a CompressedGPUCache, or your own.
+
+    Example:
+        >>> feature = ibp_gnn.graphbolt.CompressedFeature(store)
+        >>> ids = torch.tensor([4, 1])
+        >>> feature.size(), bool((feature.read(ids) == features[ids]).all())
+        (torch.Size([16]), True)
+    """
 
     def __init__(
         self, source: RowSource, metadata: Mapping[str, Any] | None = None, *, device: torch.device | str | None = None
     ) -> None:
-        """source: [n, *row_shape]; changed by `update` alone. metadata: entries for `metadata()`.
+        """Reads nothing yet.
 
-        device: where `read` puts rows. None: where the ids are, as GraphBolt's own features do. "cuda" decodes on the
-        GPU even though a CPU-only GraphBolt samples on the CPU.
-        Raises TypeError for a source that is no RowSource, a tensor among them.
+        Args:
+            source: [n, *row_shape]; changed by `update` alone.
+            metadata: entries for `metadata()`.
+            device: where `read` puts rows. None: where the ids are, as GraphBolt's own features do. "cuda" decodes on
+                the GPU even though a CPU-only GraphBolt samples on the CPU.
+
+        Raises:
+            TypeError: a source that is no RowSource, a tensor among them.
         """
         super().__init__()
         if not is_source(source):
@@ -80,21 +92,32 @@ class CompressedFeature(gb.Feature):
         self._device = None if device is None else torch.device(device)
 
     def read(self, ids: torch.Tensor | None = None) -> torch.Tensor:
-        """ids: [n] int32/int64, repeats and n == 0 allowed; None: all rows, decoded. Returns [n, *row_shape].
+        """Rows by id. To a GPU the work is enqueued on its current stream.
 
-        To a GPU the work is enqueued on its current stream. Raises what the source's `gather` does: for the stores of
-        ibp_gnn, IndexError naming the first id out of range (ids on a GPU: in a later call) and TypeError for ids of
-        another dtype.
+        Args:
+            ids: [n] int32/int64, repeats and n == 0 allowed; None: all rows, decoded.
+
+        Returns:
+            [n, *row_shape].
+
+        Raises:
+            IndexError: for the stores of ibp_gnn, names the first id out of range (ids on a GPU: in a later call).
+            TypeError: for the stores of ibp_gnn, ids of another dtype. Other sources raise what their `gather` does.
         """
         if ids is None:
             ids = torch.arange(self.count(), device="cpu")
         return self.source.gather(ids, device=self._device)
 
     def read_async(self, ids: torch.Tensor) -> Iterator[_Pending]:
-        """A generator that starts the read and yields once: an object whose `wait()` returns what `read` would.
+        """Starts a read. Rows for the CPU are decoded by a thread; rows for a GPU on a stream of their own, which first
+        waits for the caller's, and `wait` makes the caller's wait for it.
 
-        Call `wait()` once. Rows for the CPU are decoded by a thread; rows for a GPU on a stream of their own, which
-        first waits for the caller's, and `wait` makes the caller's wait for it. `wait` raises what `read` would.
+        Args:
+            ids: [n] int32/int64, repeats and n == 0 allowed.
+
+        Returns:
+            A generator that starts the read and yields once: an object whose `wait()` returns what `read` would. Call
+                `wait()` once. It raises what `read` would.
         """
         # With its index: streams are kept by device.
         device = resolve_device(self._device, ids.device)
@@ -104,28 +127,47 @@ class CompressedFeature(gb.Feature):
             yield _PendingInThread(_decoder().submit(self.source.gather, ids, device=device))
 
     def read_async_num_stages(self, ids_device: torch.device) -> int:
-        """How often `read_async` yields: once, wherever the ids are. (With 0, gb.GPUCachedFeature 2.4 fails.)"""
+        """How often `read_async` yields. (With 0, gb.GPUCachedFeature 2.4 fails.)
+
+        Args:
+            ids_device: where the ids are.
+
+        Returns:
+            1, wherever the ids are.
+        """
         return 1
 
     def size(self) -> torch.Size:
-        """Shape of a row."""
+        """Shape of a row.
+
+        Returns:
+            row_shape.
+        """
         return torch.Size(self.source.shape[1:])
 
     def count(self) -> int:
-        """Number of rows."""
+        """Number of rows.
+
+        Returns:
+            n.
+        """
         return int(self.source.shape[0])
 
     def update(self, value: torch.Tensor, ids: torch.Tensor | None = None) -> None:
-        """value: [n, *row_shape], on any device: the new rows of ids, or of all nodes or edges.
+        """Writes rows, or puts others in the place of all. If it raises, nothing has changed. GraphBolt's own caches in
+        front of this feature keep what they have.
 
-        ids: [n] int32/int64, distinct: these rows are written into the store, whoever else reads it.
-        None: `value` takes the place of all rows, of any number, shape and dtype, as in GraphBolt's own features. A new
-        store is fitted and built with the options of the old one, and a GPU cache of it made with those of the old
-        cache. Both are in memory until nobody has the old ones, which keep their rows: `source` is another one then.
+        Args:
+            value: [n, *row_shape], on any device: the new rows of ids, or of all nodes or edges.
+            ids: [n] int32/int64, distinct: these rows are written into the store, whoever else reads it.
+                None: `value` takes the place of all rows, of any number, shape and dtype, as in GraphBolt's own
+                features. A new store is fitted and built with the options of the old one, and a GPU cache of it made
+                with those of the old cache. Both are in memory until nobody has the old ones, which keep their rows:
+                `source` is another one then.
 
-        Raises what CompressedFeatureStore's `update` and `build` do, and NotImplementedError for a source that is no
-        store of ibp_gnn, nor a GPU cache of one. Nothing has changed then. GraphBolt's own caches in front of this
-        feature keep what they have.
+        Raises:
+            NotImplementedError: a source that is no store of ibp_gnn, nor a GPU cache of one.
+            IndexError, TypeError, ValueError, RuntimeError: as CompressedFeatureStore's `update` and `build`.
         """
         store = store_of(self.source)
         if store is None and not isinstance(self.source, TensorRows):
@@ -141,7 +183,11 @@ class CompressedFeature(gb.Feature):
         self._build = build
 
     def metadata(self) -> dict[str, Any]:
-        """What the Feature was made with, and, for stores of ibp_gnn, layout, nbytes, raw_nbytes and savings."""
+        """What the feature was made with.
+
+        Returns:
+            Its metadata, and, for stores of ibp_gnn, layout, nbytes, raw_nbytes and savings.
+        """
         store = store_of(self.source)
         if store is None:
             return dict(self._metadata)
@@ -149,21 +195,39 @@ class CompressedFeature(gb.Feature):
         return {**self._metadata, **facts}
 
     def pin_memory_(self) -> CompressedFeature:
-        """Page-locks the rows of a CompressedFeatureStore now, rather than at the first read to a GPU. Returns self."""
+        """Page-locks the rows of a CompressedFeatureStore now, rather than at the first read to a GPU.
+
+        Returns:
+            self.
+        """
         store = store_of(self.source)
         if store is not None:
             _ = store.can_map
         return self
 
     def is_pinned(self) -> bool:
-        """Whether the rows are page-locked by now, for a GPU to read them in place."""
+        """Whether GPUs read the rows in place by now.
+
+        Returns:
+            True if they are page-locked.
+        """
         if isinstance(self.source, TensorRows):
             return self.source.tensor.is_pinned()
         store = store_of(self.source)
         return store is not None and store.is_pinned
 
     def to(self, device: torch.device | str) -> CompressedFeature:
-        """This feature with all of its rows in the memory of `device`, compressed. "cpu" and "pinned" return self."""
+        """This feature with all of its rows in the memory of a device, compressed.
+
+        Args:
+            device: "cpu" and "pinned" return self.
+
+        Returns:
+            The feature.
+
+        Raises:
+            TypeError: a GPU, and a source that is no CompressedFeatureStore.
+        """
         if str(device) == "pinned" or torch.device(device).type == "cpu":
             return self
         store = store_of(self.source)
@@ -182,6 +246,12 @@ class FeatureStore(gb.BasicFeatureStore):
     """Features by (domain, type, name), compressed: takes the place of `gb.BasicFeatureStore`.
 
     The tensors that it was made from are not kept. An OnDiskDataset with `in_memory: false` never holds them either.
+
+    Example:
+        >>> held = ibp_gnn.FeatureStore({("node", None, "feat"): features}, progress=False)
+        >>> ids = torch.tensor([4, 1])
+        >>> bool((held.read("node", None, "feat", ids) == features[ids]).all())
+        True
     """
 
     # No __iter__: torch takes what has it, __len__ and __contains__ for a Collection, and pickles the Collections that
@@ -198,16 +268,25 @@ class FeatureStore(gb.BasicFeatureStore):
         device: torch.device | str | None = None,
         progress: bool = True,
     ) -> None:
-        """features: one of
-        - a dict {(domain, type, name): value}, value a gb.Feature, a tensor, a NumPy array or a RowSource;
-        - a feature store of GraphBolt's, as `gb.OnDiskDataset(path).load().feature` is;
-        - a DGLGraph, whose node and edge features are taken; those attached to it keep their source.
-        keys: which to compress. The others stay as they are, for example because they are often updated. None: all
-        tensors that can be compressed, labels and masks among them, but for features that GraphBolt holds already and
-        that would not become smaller.
-        codec, layout, pin, progress: of CompressedFeatureStore.build. device: of CompressedFeature.
+        """Compresses features.
 
-        Raises TypeError for other features and values, ValueError for keys that are malformed or absent.
+        Args:
+            features: one of
+                - a dict {(domain, type, name): value}, value a gb.Feature, a tensor, a NumPy array or a RowSource;
+                - a feature store of GraphBolt's, as `gb.OnDiskDataset(path).load().feature` is;
+                - a DGLGraph, whose node and edge features are taken; those attached to it keep their source.
+            keys: which to compress. The others stay as they are, for example because they are often updated. None: all
+                tensors that can be compressed, labels and masks among them, but for features that GraphBolt holds
+                already and that would not become smaller.
+            codec: of CompressedFeatureStore.build, like the next two.
+            layout: see there.
+            pin: see there.
+            device: of CompressedFeature.
+            progress: of CompressedFeatureStore.build.
+
+        Raises:
+            TypeError: other features and values.
+            ValueError: keys that are malformed or absent.
         """
         super().__init__({})
         given = _collect(features)
@@ -233,21 +312,70 @@ class FeatureStore(gb.BasicFeatureStore):
     def read(
         self, domain: str, type_name: str | None, feature_name: str, ids: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The rows of one feature; see CompressedFeature.read. Raises KeyError for a feature that is not here."""
+        """The rows of one feature; see CompressedFeature.read.
+
+        Args:
+            domain: "node", "edge" or "graph".
+            type_name: of nodes or edges; None in a homogeneous graph.
+            feature_name: its name.
+            ids: [n] int32/int64; None: all rows.
+
+        Returns:
+            [n, *row_shape].
+
+        Raises:
+            KeyError: a feature that is not here.
+        """
         return self[domain, type_name, feature_name].read(ids)
 
     def size(self, domain: str, type_name: str | None, feature_name: str) -> torch.Size:
-        """Shape of a row."""
+        """Shape of a row of one feature.
+
+        Args:
+            domain: "node", "edge" or "graph".
+            type_name: of nodes or edges; None in a homogeneous graph.
+            feature_name: its name.
+
+        Returns:
+            row_shape.
+
+        Raises:
+            KeyError: a feature that is not here.
+        """
         return self[domain, type_name, feature_name].size()
 
     def count(self, domain: str, type_name: str | None, feature_name: str) -> int:
-        """Number of rows."""
+        """Number of rows of one feature.
+
+        Args:
+            domain: "node", "edge" or "graph".
+            type_name: of nodes or edges; None in a homogeneous graph.
+            feature_name: its name.
+
+        Returns:
+            n.
+
+        Raises:
+            KeyError: a feature that is not here.
+        """
         feature = self[domain, type_name, feature_name]
         # GraphBolt's own features have count() since 2.4.
         return feature.count() if hasattr(feature, "count") else len(feature.read())
 
     def metadata(self, domain: str, type_name: str | None, feature_name: str) -> dict[str, Any]:
-        """See CompressedFeature.metadata."""
+        """See CompressedFeature.metadata.
+
+        Args:
+            domain: "node", "edge" or "graph".
+            type_name: of nodes or edges; None in a homogeneous graph.
+            feature_name: its name.
+
+        Returns:
+            What is known of the feature.
+
+        Raises:
+            KeyError: a feature that is not here.
+        """
         return self[domain, type_name, feature_name].metadata()
 
     def update(
@@ -258,22 +386,48 @@ class FeatureStore(gb.BasicFeatureStore):
         value: torch.Tensor,
         ids: torch.Tensor | None = None,
     ) -> None:
-        """Writes rows of one feature; see CompressedFeature.update."""
+        """Writes rows of one feature; see CompressedFeature.update.
+
+        Args:
+            domain: "node", "edge" or "graph".
+            type_name: of nodes or edges; None in a homogeneous graph.
+            feature_name: its name.
+            value: [n, *row_shape], on any device: the new rows.
+            ids: [n] int32/int64, distinct; None: `value` takes the place of all rows.
+
+        Raises:
+            KeyError: a feature that is not here. Else as CompressedFeature.update.
+        """
         self[domain, type_name, feature_name].update(value, ids)
 
     def pin_memory_(self) -> FeatureStore:
-        """Page-locks the features that can be, in place, as gb.TorchBasedFeatureStore does. Returns self."""
+        """Page-locks the features that can be, in place, as gb.TorchBasedFeatureStore does.
+
+        Returns:
+            self.
+        """
         for feature in self._features.values():
             if hasattr(feature, "pin_memory_"):
                 feature.pin_memory_()
         return self
 
     def is_pinned(self) -> bool:
-        """Whether all features are page-locked by now. One that cannot be is not."""
+        """Whether all features are page-locked by now.
+
+        Returns:
+            False if one is not, or cannot be.
+        """
         return all(hasattr(feature, "is_pinned") and feature.is_pinned() for feature in self._features.values())
 
     def to(self, device: torch.device | str) -> FeatureStore:
-        """A store with these features in the memory of `device`, or "pinned"; what is compressed stays so."""
+        """A store with these features in the memory of a device; what is compressed stays so.
+
+        Args:
+            device: a device, or "pinned".
+
+        Returns:
+            The store.
+        """
         moved = copy.copy(self)
         moved._features = {
             key: feature.to(device) if hasattr(feature, "to") else feature for key, feature in self._features.items()
@@ -290,7 +444,17 @@ class FeatureStore(gb.BasicFeatureStore):
 
 
 def require_native() -> None:
-    """Raises ImportError, saying what to install, unless GraphBolt's samplers work with this torch."""
+    """Checks that GraphBolt's samplers work with this torch.
+
+    Raises:
+        ImportError: they do not; says what to install.
+
+    Example:
+        >>> try: ibp_gnn.graphbolt.require_native()
+        ... except ImportError as error: print("pip install 'ibp-gnn[graphbolt]'" in str(error))
+        ... else: print(True)
+        True
+    """
     if graphbolt_is_native():
         return
     folder = Path(gb.__file__).parent

@@ -50,7 +50,14 @@ FeatureKey = tuple[str | None, str]
 
 
 class CompressedFeatureStore(FeatureStore):
-    """Node features by (group_name, attr_name), each compressed in a store of its own."""
+    """Node features by (group_name, attr_name), each compressed in a store of its own.
+
+    Example:
+        >>> held = ibp_gnn.pyg.CompressedFeatureStore({"x": features}, progress=False)
+        >>> ids = torch.tensor([4, 1])
+        >>> bool((held[None, "x", ids] == features[ids]).all())
+        True
+    """
 
     def __init__(
         self,
@@ -63,17 +70,26 @@ class CompressedFeatureStore(FeatureStore):
         progress: bool = True,
         tensor_attr_cls: type[TensorAttr] | None = None,
     ) -> None:
-        """features: what to hold from the start; more can be put in later (`put_tensor`, `store[key] = tensor`). One of
-        - a dict {"x": rows} or {("paper", "x"): rows}; rows is a tensor or NumPy array [n, *row_shape], compressed
-          here, or a RowSource, such as an `ibp_gnn.CompressedGPUCache`;
-        - a Data or HeteroData, whose node-level tensors are all taken, labels and masks among them. It keeps its own;
-          delete them from it (after `data.num_nodes = n`) to free the memory.
-        codec, layout, pin, progress: of `ibp_gnn.CompressedFeatureStore.build`, for everything that is put in.
-        device: where rows are put. None: the device of the ids.
-        tensor_attr_cls: of PyG's FeatureStore: what names a feature, if not TensorAttr.
+        """Compresses features. A tensor that cannot be compressed, such as a complex one, or one without rows, stays as
+        it is.
 
-        A tensor that cannot be compressed, such as a complex one, or one without rows, stays as it is. Raises TypeError
-        and ValueError, the latter for features of edges, too.
+        Args:
+            features: what to hold from the start; more can be put in later (`put_tensor`, `store[key] = tensor`). One
+                of
+                - a dict {"x": rows} or {("paper", "x"): rows}; rows is a tensor or NumPy array [n, *row_shape],
+                  compressed here, or a RowSource, such as an `ibp_gnn.CompressedGPUCache`;
+                - a Data or HeteroData, whose node-level tensors are all taken, labels and masks among them. It keeps
+                  its own; delete them from it (after `data.num_nodes = n`) to free the memory.
+            codec: of `ibp_gnn.CompressedFeatureStore.build`, for everything that is put in, like the next two.
+            layout: see there.
+            pin: see there.
+            device: where rows are put. None: the device of the ids.
+            progress: of `ibp_gnn.CompressedFeatureStore.build`.
+            tensor_attr_cls: of PyG's FeatureStore: what names a feature, if not TensorAttr.
+
+        Raises:
+            TypeError: other features and rows.
+            ValueError: malformed keys, other numbers of rows in a group, features of edges.
         """
         super().__init__(tensor_attr_cls)
         self._features: dict[FeatureKey, RowSource] = {}
@@ -83,9 +99,17 @@ class CompressedFeatureStore(FeatureStore):
             self._features[key] = self._new_feature(key, rows)
 
     def source(self, attr_name: str, group_name: str | None = None) -> RowSource:
-        """What holds a feature: an `ibp_gnn.CompressedFeatureStore`, or the RowSource that was put in.
+        """What holds a feature.
 
-        Raises KeyError for a feature that is not here.
+        Args:
+            attr_name: its name.
+            group_name: the node type; None in a homogeneous graph.
+
+        Returns:
+            An `ibp_gnn.CompressedFeatureStore`, or the RowSource that was put in.
+
+        Raises:
+            KeyError: a feature that is not here.
         """
         key = (group_name, attr_name)
         if key not in self._features:
@@ -93,7 +117,11 @@ class CompressedFeatureStore(FeatureStore):
         return self._features[key]
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """The features, as PyG names them, in the store's `tensor_attr_cls`; their index is as that class leaves it."""
+        """The features, as PyG names them.
+
+        Returns:
+            One of the store's `tensor_attr_cls` for each; their index is as that class leaves it.
+        """
         attrs = []
         for group_name, attr_name in self._features:
             attr = self._tensor_attr_cls()
@@ -103,33 +131,59 @@ class CompressedFeatureStore(FeatureStore):
         return attrs
 
     def put_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
-        """tensor: [n, *row_shape], a tensor or array; or a RowSource, as a whole feature. args, kwargs: as of PyG's
-        FeatureStore: group_name, attr_name and index, or a TensorAttr of them. Returns True.
+        """Puts a feature in, or writes rows of one. If it raises, nothing has changed.
 
-        index: None, `:` or `...`: all rows. A feature that is here already is made anew, of any number, shape and
-        dtype of rows; what was got from `source` before keeps its rows.
-        Else the rows to write: ids [n] int32/int64, distinct, as tensor, array, list or range; a mask [num_rows]; a
-        slice; or a number, for one row. They are written into the store that holds them (`update`), unless they are
-        all rows, and of another shape or dtype: then the feature is made anew. The first put needs all rows.
+        Args:
+            tensor: [n, *row_shape], a tensor or array; or a RowSource, as a whole feature.
+            args: as of PyG's FeatureStore: group_name, attr_name and index, or a TensorAttr of them.
+                index: None, `:` or `...`: all rows. A feature that is here already is made anew, of any number, shape
+                and dtype of rows; what was got from `source` before keeps its rows.
+                Else the rows to write: ids [n] int32/int64, distinct, as tensor, array, list or range; a mask
+                [num_rows]; a slice; or a number, for one row. They are written into the store that holds them
+                (`update`), unless they are all rows, and of another shape or dtype: then the feature is made anew. The
+                first put needs all rows.
+            kwargs: the same, by name.
 
-        Raises ValueError for a feature of edges, for a first put of some rows, and with TypeError, IndexError and
-        NotImplementedError what `update` of an `ibp_gnn.CompressedFeatureStore` does. Nothing has changed then.
+        Returns:
+            True.
+
+        Raises:
+            ValueError: a feature of edges, a first put of some rows.
+            ValueError, TypeError, IndexError, NotImplementedError: as `update` of an `ibp_gnn.CompressedFeatureStore`.
         """
         return bool(super().put_tensor(tensor, _with_tensor_index(self._tensor_attr_cls.cast(*args, **kwargs))))
 
     def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
-        """As `put_tensor`. (PyG's own removes the feature first.)"""
+        """As `put_tensor`. (PyG's own removes the feature first.)
+
+        Args:
+            tensor: see there.
+            args: see there.
+            kwargs: see there.
+
+        Returns:
+            True.
+        """
         return self.put_tensor(tensor, *args, **kwargs)
 
     def get_tensor(self, *args: Any, convert_type: bool = False, **kwargs: Any) -> Any:
-        """args, kwargs: group_name, attr_name and index, or a TensorAttr of them. Returns the rows of
+        """Rows of a feature.
 
-        index: [n] int32/int64 ids, repeats allowed, or a mask [num_rows], as tensor, array or list; a range; a slice; a
-        number, which gives one row without its first dimension; None, `:` or `...` (all rows). Numbers and slices
-        count from the end if negative; ids do not.
-        convert_type: give an array for an index that is one.
+        Args:
+            args: group_name, attr_name and index, or a TensorAttr of them.
+                index: [n] int32/int64 ids, repeats allowed, or a mask [num_rows], as tensor, array or list; a range; a
+                slice; a number, which gives one row without its first dimension; None, `:` or `...` (all rows). Numbers
+                and slices count from the end if negative; ids do not.
+            convert_type: give an array for an index that is one.
+            kwargs: the same as args, by name.
 
-        Raises KeyError for a feature that is not here, IndexError for an id that it has not, TypeError for other ids.
+        Returns:
+            The rows of the index.
+
+        Raises:
+            KeyError: a feature that is not here.
+            IndexError: an id that it has not.
+            TypeError: other ids.
         """
         attr = self._tensor_attr_cls.cast(*args, **kwargs)
         rows = super().get_tensor(_with_tensor_index(attr))

@@ -16,20 +16,32 @@ _HOMOGENEOUS: Any = (None, None, None)  # stands for the edge type where there i
 
 
 class NeighborSampler(BaseSampler):
-    """Samples up to so many neighbours of each node, hop by hop, without replacement, as PyG's NeighborLoader does:
+    """Samples up to a number of neighbours of each node, hop by hop, without replacement, as PyG's NeighborLoader does:
 
         loader = NodeLoader(data, NeighborSampler(graph, [10, 10]), input_nodes=ids, batch_size=1024)
 
-    Every node that a hop reaches for the first time is expanded in the next. Nodes and edges come in the order of
-    the hops, so that `torch_geometric.utils.trim_to_layer` applies. Draws from torch's global generator: the same
-    seed and number of workers give the same batches.
+    Every node that a hop reaches for the first time is expanded in the next. Nodes and edges come in the order of the
+    hops, so that `torch_geometric.utils.trim_to_layer` applies. Draws from torch's global generator: the same seed and
+    number of workers give the same batches.
+
+    Example:
+        >>> graph = Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]), num_nodes=4)
+        >>> sampler = ibp_gnn.pyg.NeighborSampler(graph, [10, 10])
+        >>> next(iter(NodeLoader(graph, sampler, input_nodes=torch.tensor([3])))).n_id
+        tensor([3, 2, 1])
     """
 
     def __init__(self, graph: GraphStore, num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> None:
-        """graph: a Data, a HeteroData or any GraphStore; edges run from neighbours to nodes. Its tensors are copied
-        or referenced in CSC form.
-        num_neighbors: for every hop from the seed nodes on, how many; -1: all. Of a dict, one entry an edge type.
-        Raises ValueError if it does not fit the graph.
+        """Brings the graph's edges to CSC form.
+
+        Args:
+            graph: a Data, a HeteroData or any GraphStore; edges run from neighbours to nodes. Its tensors are copied or
+                referenced in CSC form.
+            num_neighbors: for every hop from the seed nodes on, how many; -1: all. Of a dict, one entry an edge type.
+
+        Raises:
+            TypeError: a graph that is no GraphStore.
+            ValueError: num_neighbors do not fit the graph.
         """
         if not isinstance(graph, GraphStore):
             raise TypeError(f"graph: want a GraphStore, such as Data or HeteroData, got {type(graph).__name__}")
@@ -49,9 +61,18 @@ class NeighborSampler(BaseSampler):
         self._positions = {name: torch.full((count,), -1, device="cpu") for name, count in num_nodes.items()}
 
     def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
-        """index: the seed nodes, repeats allowed; they come first among the nodes of the output, in their order.
+        """Samples for one batch.
 
-        Raises IndexError for a seed that is no node of the graph, NotImplementedError for temporal sampling.
+        Args:
+            index: the seed nodes, repeats allowed; they come first among the nodes of the output, in their order.
+            kwargs: not used.
+
+        Returns:
+            Nodes and edges, hop by hop.
+
+        Raises:
+            IndexError: a seed that is no node of the graph.
+            NotImplementedError: temporal sampling.
         """
         if index.time is not None:
             raise NotImplementedError("temporal sampling is left to PyG's own NeighborLoader")
@@ -83,7 +104,18 @@ class NeighborSampler(BaseSampler):
         )
 
     def sample_from_edges(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises NotImplementedError."""
+        """Left to PyG's own LinkNeighborLoader.
+
+        Args:
+            args: not used.
+            kwargs: not used.
+
+        Returns:
+            Never.
+
+        Raises:
+            NotImplementedError: always.
+        """
         raise NotImplementedError("sampling from edges is left to PyG's own LinkNeighborLoader")
 
     @property

@@ -41,12 +41,18 @@ class CompressedFeatureStore:
     picklable (with its rows, or the name of its file). Safe to read from several threads, also while one updates.
 
     Between processes: multiprocessing (arguments of a process, queues, pipes) sends no copy. Rows in memory move, the
-    first time, to memory that the processes map together (shared_rows.py); CUDA graphs with gathers have to be
-    captured again then. Rows of a mapped file, or of shared=True, go by the file's name. A process that is forked has
-    what was there at the fork, or shares rows that were sent before.
+    first time, to memory that the processes map together (ibp_gnn/store/shared_rows.py); CUDA graphs with gathers have
+    to be captured again then. Rows of a mapped file, or of shared=True, go by the file's name. A process that is forked
+    has what was there at the fork, or shares rows that were sent before.
 
     lock: held (`with store.lock:`) by whoever reads `rows` while another thread may update them. A child that is forked
     inside of it is outside: updates do not wait for it, and what it reads later may be of a later version.
+
+    Example:
+        >>> store = ibp_gnn.CompressedFeatureStore.build(features, progress=False)
+        >>> x = store.gather(torch.tensor([5, 5, 999]))
+        >>> bool((x == features[[5, 5, 999]]).all()), store.savings > 0.1
+        (True, True)
     """
 
     def __init__(
@@ -60,9 +66,22 @@ class CompressedFeatureStore:
         writable: bool = True,
         shared: SharedRows | None = None,
     ) -> None:
-        """rows: on the CPU, made with `codec`; slot_of: see the property; file_rows: what holds the rows of a file;
-        writable: whether `update` may write the rows; shared: where the rows are if processes share them. Use `build`
-        and `load`."""
+        """Use `build` and `load`.
+
+        Args:
+            codec: what the rows were made with.
+            rows: on the CPU.
+            lead_bytes: see the property.
+            pin: as for `build`.
+            slot_of: see the property.
+            file_rows: what holds the rows of a file.
+            writable: whether `update` may write the rows.
+            shared: where the rows are if processes share them.
+
+        Raises:
+            ValueError: another `pin`.
+            PinError: with pin=True.
+        """
         if pin not in (True, False, "auto"):
             raise ValueError(f"pin: want True, False or 'auto', got {pin!r}")
         self.codec = codec
@@ -99,17 +118,28 @@ class CompressedFeatureStore:
         chunk_rows: int | None = None,
         progress: bool = True,
     ) -> CompressedFeatureStore:
-        """features: [n, *row_shape] tensor, NumPy array or memmap, n >= 0; read in chunks of chunk_rows (None: 24 MiB
-        worth), twice: once for the sizes, once to compress, so that memory stays bounded by the result and a chunk.
+        """Compresses all rows of features, in chunks.
 
-        codec: a name, fitted on a sample here, or a fitted Codec of the same dtype and row shape.
-        layout: "compact" = slots of the length that makes slots and overflow rows smallest; "inplace" = slots as long
-        as a raw row.
-        order: [n] int32/int64, every id once, hottest first: the row of node order[s] goes to slot s. None: node i's
-        row goes to slot i. Ids stay what they are; a store in this order is cheaper to cache and to read.
-        pin: "auto" = page-lock the rows at the first gather to a GPU, and warn and copy through a staging buffer if
-        that fails; True = page-lock now, or raise PinError; False = always the staging buffer.
-        progress: show a progress bar. Raises TypeError and ValueError on bad arguments.
+        Args:
+            features: [n, *row_shape] tensor, NumPy array or memmap, n >= 0; read twice: once for the sizes, once to
+                compress, so that memory stays bounded by the result and a chunk.
+            codec: a name, fitted on a sample here, or a fitted Codec of the same dtype and row shape.
+            layout: "compact" = slots of the length that makes slots and overflow rows smallest; "inplace" = slots as
+                long as a raw row.
+            order: [n] int32/int64, every id once, hottest first: the row of node order[s] goes to slot s. None: node
+                i's row goes to slot i. Ids stay what they are; a store in this order is cheaper to cache and to read.
+            pin: "auto" = page-lock the rows at the first gather to a GPU, and warn and copy through a staging buffer if
+                that fails; True = page-lock now, or raise PinError; False = always the staging buffer.
+            chunk_rows: rows of a chunk. None: 24 MiB worth.
+            progress: show a progress bar.
+
+        Returns:
+            The store, in CPU memory.
+
+        Raises:
+            TypeError: features of a type or dtype that is not supported, or another codec.
+            ValueError: other bad arguments.
+            PinError: with pin=True, if the system refuses.
         """
         job = Job.check(features, codec, layout, order, chunk_rows, progress)
         rows, lead_bytes = build_in_memory(job)
@@ -118,8 +148,17 @@ class CompressedFeatureStore:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a store file (ibp_gnn/store/file/header.py), which is there as a whole or not at all, and replaces one
         that is there. It holds the rows of one moment: updates and gathers go on meanwhile. If several updates come
-        between, memory for a copy of all rows is needed. Raises OSError; FormatError if the rows lie in a damaged file;
-        ValueError after `close`. `ibp-gnn build` makes store files of features that do not fit in memory."""
+        between, memory for a copy of all rows is needed. `ibp-gnn build` makes store files of features that do not fit
+        in memory.
+
+        Args:
+            path: the file.
+
+        Raises:
+            OSError: the file cannot be written.
+            FormatError: the rows lie in a damaged file.
+            ValueError: after `close`.
+        """
         save(self, path)
 
     @classmethod
@@ -134,18 +173,27 @@ class CompressedFeatureStore:
     ) -> CompressedFeatureStore:
         """Opens a store file, which must not be changed while it is open; it may come from anyone.
 
-        mmap: True = the rows stay in the file, mapped; False = they are read to memory, in parallel; only then can
-        they be updated. If somebody truncates a mapped file, reading its rows kills the process (SIGBUS), which no
-        Python code can catch. Where that may happen, use mmap=False: it raises FormatError if the file is cut while
-        it is read, and does not need the file afterwards.
-        shared: instead, to memory that all processes of this user which load the file so have in common; the first one
-        fills it (ibp_gnn/store/file/sharing.py).
-        pin: as for `build`. Mapped rows are read to memory, to be page-locked there.
-        verify: when the checksums of mapped rows are compared: "load" = all of them now, in parallel; "read" = those of
-        the blocks that a gather touches, at the first one that does (all of them before rows go to a GPU's kernel).
+        Args:
+            path: the file.
+            mmap: True = the rows stay in the file, mapped; False = they are read to memory, in parallel; only then can
+                they be updated. If somebody truncates a mapped file, reading its rows kills the process (SIGBUS), which
+                no Python code can catch. Where that may happen, use mmap=False: it raises FormatError if the file is
+                cut while it is read, and does not need the file afterwards.
+            shared: instead, to memory that all processes of this user which load the file so have in common; the first
+                one fills it (ibp_gnn/store/file/sharing.py).
+            pin: as for `build`. Mapped rows are read to memory, to be page-locked there.
+            verify: when the checksums of mapped rows are compared: "load" = all of them now, in parallel; "read" =
+                those of the blocks that a gather touches, at the first one that does (all of them before rows go to a
+                GPU's kernel).
 
-        Raises FormatError saying where the file is damaged, OSError, PinError; with verify="read", `gather` may raise
-        FormatError, too.
+        Returns:
+            The store.
+
+        Raises:
+            FormatError: the file is damaged; says where. With verify="read", `gather` may raise it, too.
+            OSError: the file cannot be read.
+            PinError: with pin=True, if the system refuses.
+            ValueError: another `verify`, or "read" for rows that are read to memory.
         """
         if verify not in ("load", "read"):
             raise ValueError(f"verify: want 'load' or 'read', got {verify!r}")
@@ -159,13 +207,24 @@ class CompressedFeatureStore:
     def gather(
         self, ids: Any, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """ids: [n] int32/int64, on CPU or CUDA, repeats and n == 0 allowed. Returns [n, *row_shape] on `device` (None:
-        the ids' device), in `out` if given (right shape, dtype, device; contiguous).
+        """The rows of these ids.
 
         CPU: decodes with torch.get_num_threads() threads. CUDA: one kernel on the current stream reads the compressed
         rows where they lie in page-locked CPU memory; no host sync if the ids are on the device.
-        Raises IndexError naming the first bad id; where ids are on a GPU, at the next gather or `check` after the
-        kernel ran, rows of bad ids being zeros. ValueError after `close`.
+
+        Args:
+            ids: [n] int32/int64, on CPU or CUDA, repeats and n == 0 allowed.
+            device: where the rows are put. None: the ids' device.
+            out: where they are written: right shape, dtype, device; contiguous. None: a new tensor.
+
+        Returns:
+            [n, *row_shape] on `device`.
+
+        Raises:
+            IndexError: names the first bad id; where ids are on a GPU, at the next gather or `check` after the kernel
+                ran, rows of bad ids being zeros.
+            TypeError: other ids.
+            ValueError: an `out` that does not fit, or after `close`.
         """
         num_rows = len(self)
         ids = as_ids(ids)
@@ -188,8 +247,8 @@ class CompressedFeatureStore:
         return out
 
     def update(self, ids: Any, rows: Any) -> None:
-        """ids: [n] int32/int64, distinct, n == 0 allowed; rows: [n, *row_shape] of the store's dtype, their new values;
-        each on any device. Every gather from now on, by a GPU cache of this store, too, gives these rows bit for bit.
+        """Writes new rows over old ones. Every gather from now on, by a GPU cache of this store, too, gives these rows
+        bit for bit.
 
         They are encoded with the store's codec and slot length, where they are. What does not fit its slot goes to the
         overflow area, which may have to grow: then it is copied, and old and new one are in memory together. Gathers of
@@ -197,12 +256,22 @@ class CompressedFeatureStore:
         waits for them, and for the GPUs in use, before and after it writes. CUDA graphs with gathers have to be
         captured again. Of the processes that share the rows, the one that made the store updates them.
 
-        Raises IndexError naming the first bad id; ValueError for repeated ids, for other shapes and dtypes, and for a
-        store whose rows are in a file, or in memory that torch shares; TypeError; PinError, OSError, or torch's
-        OutOfMemoryError, if there is no room for a larger overflow area or for what is to be written; RuntimeError in a
-        process forked from the one that page-locked the rows, in one that does not own rows that are shared (naming the
-        one that does), and while GPUs of another process read them in place. Nothing has changed then, in the store and
-        in its caches, whenever it happened. (If what was written can't be taken back either, every later call says so.)
+        If it raises, nothing has changed, in the store and in its caches, whenever that happened. (If what was written
+        can't be taken back either, every later call says so.)
+
+        Args:
+            ids: [n] int32/int64, distinct, n == 0 allowed, on any device.
+            rows: [n, *row_shape] of the store's dtype, their new values, on any device.
+
+        Raises:
+            IndexError: names the first bad id.
+            ValueError: repeated ids, other shapes and dtypes, a store whose rows are in a file, or in memory that torch
+                shares.
+            TypeError: ids or rows of another type.
+            PinError, OSError, or torch's OutOfMemoryError: there is no room for a larger overflow area or for what is
+                to be written.
+            RuntimeError: in a process forked from the one that page-locked the rows, in one that does not own rows that
+                are shared (naming the one that does), and while GPUs of another process read them in place.
         """
         held = self._held
         if not self._writable:
@@ -495,12 +564,23 @@ class CompressedFeatureStore:
         return self._version if self._shared is None else self._shared.version
 
     def stats(self) -> GatherStats:
-        """What gathers to GPUs have moved since the last reset. Waits for each GPU's current stream."""
+        """What gathers to GPUs have moved since the last reset. Waits for each GPU's current stream.
+
+        Returns:
+            The counts, of all GPUs together.
+        """
         return sum((on_gpu.gather.stats() for on_gpu in list(self._on_gpus.values())), GatherStats())
 
     def count_unique(self, device: torch.device | str = "cuda") -> None:
         """From now on `stats` counts different rows that gathers to this GPU read, too: a bit of its memory for each
-        row. Raises RuntimeError if the rows are not page-locked."""
+        row.
+
+        Args:
+            device: the GPU.
+
+        Raises:
+            RuntimeError: the rows are not page-locked.
+        """
         with self.lock.exclusive():
             self.gather_on(resolve_device(device, torch.device("cuda"))).count_unique()
 
@@ -509,14 +589,23 @@ class CompressedFeatureStore:
             on_gpu.gather.reset_stats()
 
     def check(self) -> None:
-        """Waits for the GPUs in use, then raises IndexError or FormatError if any gather so far met one."""
+        """Waits for the GPUs in use.
+
+        Raises:
+            IndexError: a gather so far met a bad id.
+            FormatError: a gather so far met a damaged row.
+        """
         for on_gpu in list(self._on_gpus.values()):
             on_gpu.gather.check()
 
     def close(self) -> None:
         """Frees the rows, and closes the caches of this store, after the gathers of other threads and on whatever
         stream and GPU. Idempotent. Without it, the memory is freed in the same way when nobody holds the store any
-        more. Raises what `check` would."""
+        more.
+
+        Raises:
+            IndexError, FormatError: as `check`.
+        """
         try:
             self.check()
         finally:

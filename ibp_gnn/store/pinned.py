@@ -63,7 +63,14 @@ class PinnedRows:
 
 
 class PinError(RuntimeError):
-    """The system refused to page-lock the memory; the message says how much was asked and what the limit is."""
+    """The system refused to page-lock the memory; the message says how much was asked and what the limit is.
+
+    Example:
+        >>> try: pinned = ibp_gnn.CompressedFeatureStore.build(features, pin=True, progress=False)
+        ... except ibp_gnn.PinError: pinned = ibp_gnn.CompressedFeatureStore.build(features, pin=False, progress=False)
+        >>> len(pinned)
+        1000
+    """
 
 
 def _unlock(buffer: torch.Tensor, device: torch.device | None, process: int) -> None:

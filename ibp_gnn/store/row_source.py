@@ -9,7 +9,14 @@ import torch
 
 @runtime_checkable
 class RowSource(Protocol):
-    """Anything that returns feature rows by id: a store, a GPU cache in front of it, or your own class."""
+    """Anything that returns feature rows by id: a store, a GPU cache in front of it, or your own class.
+
+    Example:
+        >>> isinstance(store, ibp_gnn.RowSource)
+        True
+        >>> store.gather(torch.tensor([7, 7])).shape
+        torch.Size([2, 16])
+    """
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -26,8 +33,16 @@ class RowSource(Protocol):
         device: torch.device | str | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """ids: [n] int32/int64 on any device, repeats and n == 0 allowed.
+        """The rows of these ids.
 
-        Returns [n, *row_shape] on `device` (default: the device of `ids`). Raises IndexError for an id outside
-        [0, num_rows).
+        Args:
+            ids: [n] int32/int64 on any device, repeats and n == 0 allowed.
+            device: where to put the rows. Default: the device of `ids`.
+            out: where to write them; None: a new tensor.
+
+        Returns:
+            [n, *row_shape] on `device`.
+
+        Raises:
+            IndexError: an id is outside [0, num_rows).
         """

@@ -18,7 +18,6 @@ from ibp_gnn.datasets.wordnet import find_glove_data
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = REPOSITORY / "configs" / "bench_cache_hit.yaml"
-RESULTS = REPOSITORY / "scripts" / "results" / "cache_hit.json"
 SHARES = [0.001, 0.25, 0.5, 0.8]
 FEATURES = "[{rows: wordnet_glove}, {rows: wordnet_glove, dtype: bfloat16}, {rows: wordnet_bow}]"
 TINY = [
@@ -186,11 +185,3 @@ def test_a_generated_graph_says_so(part: Any) -> None:
 def test_bad_configs(part: Any, override: str) -> None:
     with pytest.raises(ConfigError):
         load(part("bench_cache_hit").Config, CONFIG, [override])
-
-
-@pytest.mark.skipif(not RESULTS.exists(), reason="results are not in this checkout")
-def test_readme_shows_the_recorded_results(part: Any) -> None:
-    tables, results = part("bench.cache_report"), json.loads(RESULTS.read_text())
-    readme = (REPOSITORY / "README.md").read_text()
-    for table in (tables.rows_table, tables.policies_table):
-        assert table(results, "15-10-5") in readme, f"paste the {table.__name__} of the results into README.md"

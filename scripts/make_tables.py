@@ -1,0 +1,438 @@
+#!/usr/bin/env python3
+"""Writes the tables of README.md and docs/benchmarks.md from scripts/results/*.json. Needs nothing but Python.
+
+    python scripts/make_tables.py            # rewrites the regions in place
+    python scripts/make_tables.py --check    # changes nothing; fails if a region is not what would be written
+
+A region is what stands between a line `<!-- generated: NAME -->` and the next line `<!-- end -->`. NAME is a key of
+REGIONS below. Everything outside of the regions is written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+RESULTS = REPOSITORY / "scripts" / "results"
+DOCUMENTS = (REPOSITORY / "README.md", REPOSITORY / "docs" / "benchmarks.md")
+
+Record = dict[str, Any]
+_BEGIN = re.compile(r"<!-- generated: (\S+) -->")
+_END = "<!-- end -->"
+
+_DATA_NAMES = {
+    "wordnet_glove": "WordNet `glove`",
+    "wordnet_bow": "WordNet `bow`",
+    "wordnet_relu_1": "hidden layer 1 of GraphSAGE on WordNet",
+    "wordnet_relu_2": "hidden layer 2",
+    "glove": "GloVe word vectors",
+    "minilm_embeddings": "MiniLM token embeddings",
+    "minilm_weights": "MiniLM weights",
+}
+_FANOUTS = "15-10-5"
+_HIT_SHARES = (0.05, 0.1, 0.2, 0.4)
+
+
+class DocumentError(Exception):
+    """A document or a result is not what this script can work with; the message says why."""
+
+
+# --- what the regions say ------------------------------------------------------------------------------------------
+
+
+def does_it_pay(sizes: Record) -> list[str]:
+    """README's four rows."""
+    shown = [
+        ("wordnet_glove", "float32", "dense float32 (mean word vectors)"),
+        ("wordnet_glove", "bfloat16", "the same as bfloat16"),
+        ("wordnet_relu_1", "float32", "after a ReLU, float32 (hidden layer of GraphSAGE)"),
+        ("wordnet_bow", "float32", "sparse float32 (bag of words)"),
+    ]
+    by_key = {(one["data"], one["dtype"]): one for one in sizes["sizes"]}
+    rows = []
+    for data, dtype, label in shown:
+        one = by_key[data, dtype]
+        memory = 1 - one["compact_store_share"]["auto_slots"]
+        rows.append([label, f"{one['savings']['auto']:.0%}", f"{memory:.0%}"])
+    return _table(["features", "fewer bytes to transfer, up to", "less memory"], rows)
+
+
+def sampling_sentence(epoch: Record) -> list[str]:
+    """README's sentence on epochs with DGL's sampling."""
+    sampling, ours, ratios = [], [], []
+    for one in epoch["sets"]:
+        times = {method["method"]: method for method in one["methods"]}
+        sampling.append(one["sampling_ms"])
+        ours.append(times["ours_prefetch"]["epoch_ms"])
+        ratios.append(times["raw_cache_prefetch"]["with_sampling_ms"] / times["ours_prefetch"]["with_sampling_ms"])
+    sentence = (
+        f"- DGL's wheels sample on the CPU. That takes {min(sampling):.0f} to {max(sampling):.0f} ms an epoch in our "
+        f"benchmark, where fetching and training take {min(ours):.0f} to {max(ours):.0f} ms. **With this sampling "
+        f"included, the compressed cache is {min(ratios):.2f} to {max(ratios):.2f} times as fast as an uncompressed "
+        "cache of equal bytes.** The sampler hides what compression saves."
+    )
+    return textwrap.wrap(sentence, 125, subsequent_indent="  ")
+
+
+def codec_sizes(sizes: Record) -> list[str]:
+    rows = []
+    for one in sizes["sizes"]:
+        bits = one["bits_per_value"]
+        rows.append(
+            [
+                f"{_name(one)}, {one['dtype']}",
+                f"{one['entropy_bound']['bits_per_value']:.2f}",
+                f"{bits['ibp_best']:.2f}",
+                f"{bits['dict']:.2f}",
+                f"{one['savings']['auto']:.1%}",
+                f"{one['compact_store_share']['auto_slots']:.3f}",
+            ]
+        )
+    return _table(["features", "entropy", "best `ibp`", "`dict`", "savings with `auto`", "store"], rows)
+
+
+def codec_cpu(cpu: Record) -> list[str]:
+    by_data: dict[str, dict[str, Record]] = {}
+    for one in cpu["cpu"]:
+        if one["threads"] == max(cpu["config"]["cpu"]["threads"]):
+            by_data.setdefault(f"{_name(one)}, {one['width']} x {one['dtype']}", {})[one["codec"]] = one
+    rows = [
+        [
+            name,
+            f"{codecs['auto']['index_select_gb_per_s']:.1f}",
+            f"{codecs['auto']['decode_gb_per_s']:.1f}",
+            f"{codecs['auto']['decode_to_index_select']:.2f}",
+            f"{codecs['ibp']['decode_to_index_select']:.2f}",
+        ]
+        for name, codecs in by_data.items()
+    ]
+    return _table(["features", "index_select", "`auto`", "`auto` / index_select", "`ibp` / index_select"], rows)
+
+
+def codec_gpu(gpu: Record) -> list[str]:
+    rows = [
+        [
+            f"{_name(one)}, {one['width']} x {one['dtype']}",
+            f"{one['raw_bytes_per_row']} -> {one['slot_bytes']}",
+            f"{one['hbm_decode_gb_per_s']:.0f}",
+            f"{one['hbm_decode_to_copy']:.2f}",
+            f"{one['pinned_decode_to_copy']:.2f}",
+            f"{one['pinned_raw_to_pcie_bytes']:.2f}",
+        ]
+        for one in gpu["gpu"]
+        if one["codec"] == "auto"
+    ]
+    return _table(["features", "bytes of a row", "GB/s", "GPU memory", "page-locked memory", "its limit"], rows)
+
+
+def codec_peers(peers: Record) -> list[str]:
+    rows = []
+    for one in peers["peers"]:
+        if "failed" in one:
+            continue
+        per_chunk = one["rows_per_chunk"]
+        rows.append(
+            [
+                f"{_name(one)}, {one['width']} x {one['dtype']}",
+                one["method"],
+                "1 row" if per_chunk == 1 else f"{per_chunk} rows",
+                f"{one['size_to_raw']:.3f}",
+                f"{one['compress_gb_per_s']:.2f}",
+                f"{one['decode_gb_per_s']:.2f}",
+                f"{one['random_rows_gb_per_s']:.3f}",
+            ]
+        )
+    head = ["features", "method", "compressed at once", "size / raw", "compress", "decode all", "decode random rows"]
+    return _table(head, rows)
+
+
+def gather(record: Record) -> list[str]:
+    rows = []
+    for case in record["cases"]:
+        for size in dict.fromkeys(method["ids"] for method in case["methods"]):
+            times = {(one["method"], one["share"]): one["ms"] for one in case["methods"] if one["ids"] == size}
+
+            def ms(*methods: str, share: float | None = None, times: dict[Any, float] = times) -> str:
+                found = [times.get((method, share)) for method in methods]
+                return "-" if None in found else ", ".join(_ms(value) for value in found if value is not None)
+
+            rows.append(
+                [
+                    case["name"],
+                    f"{size:,}",
+                    ms("raw_unordered"),
+                    ms("raw_ordered"),
+                    ms("wholegraph_host"),
+                    ms("ours"),
+                    ms("raw_lookahead", "ours_lookahead"),
+                    ms("raw_on_gpu", "wholegraph_device", "all_hit"),
+                    ms("raw_cache", "cache", share=0.5),
+                ]
+            )
+    head = ["rows", "ids", "raw, unordered", "raw, ordered", "WholeGraph", "compressed"]
+    head += ["four batches at once: raw, compressed", "all on the GPU: raw, WholeGraph, compressed"]
+    return _table([*head, "half on the GPU: raw, compressed"], rows)
+
+
+def gather_cpu(record: Record) -> list[str]:
+    """What picking rows on the CPU and copying them takes."""
+    rows = []
+    for case in record["cases"]:
+        cpu = [one for one in case["methods"] if one["method"] == "cpu"]
+        rows.append([case["name"], ", ".join(f"{one['ids']:,} ids {_ms(one['ms'])}" for one in cpu)])
+    return _table(["rows", "ms"], rows)
+
+
+def gather_host(record: Record) -> list[str]:
+    rows = []
+    for case in record["cases"]:
+        host, more = case["host_us"], case["host_overhead_us"]
+        rows.append(
+            [
+                case["name"],
+                f"{host['launch']:.1f}",
+                f"{host['store']:.1f} (+{more['store']:.1f})",
+                f"{host['cache']:.1f} (+{more['cache']:.1f})",
+            ]
+        )
+    return _table(["rows", "bare launch", "`store.gather`", "`cache.gather`"], rows)
+
+
+def epoch(record: Record) -> list[str]:
+    rows = []
+    for one in record["sets"]:
+        times = {method["method"]: method for method in one["methods"]}
+
+        def pair(first: str, second: str, times: dict[str, Record] = times) -> str:
+            return f"{times[first]['epoch_ms']:.0f} / {times[second]['epoch_ms']:.0f}"
+
+        alone = times["raw_cache"]["fetch_alone_ms"], times["ours"]["fetch_alone_ms"]
+        hits = one["caches"]["raw_cache"]["hit_rate"], one["caches"]["ours"]["hit_rate"]
+        rows.append(
+            [
+                one["name"],
+                f"{times['raw']['epoch_ms']:.0f}",
+                pair("raw_cache", "raw_cache_prefetch"),
+                pair("ours", "ours_prefetch"),
+                f"{times['on_gpu']['epoch_ms']:.0f}",
+                f"{alone[0]:.0f} -> {alone[1]:.0f} ({alone[0] / alone[1]:.2f}x)",
+                f"{hits[0]:.0%} -> {hits[1]:.0%}",
+            ]
+        )
+    head = ["features", "plain DGL loop", "raw cache", "compressed cache", "all raw rows on the GPU"]
+    return _table([*head, "fetches alone", "hits"], rows)
+
+
+def epoch_ratios(record: Record) -> list[str]:
+    shown = {
+        "ours_vs_raw": "plain loop; prefetch",
+        "ours_vs_raw_cache": "raw cache; no prefetch",
+        "ours_vs_raw_cache_prefetch": "raw cache; prefetch on both sides",
+        "prefetch_vs_serial": "prefetch to none, compressed cache",
+        "lookahead_vs_prefetch": "`lookahead=4` to 1",
+    }
+    rows = [[one["name"], *(f"{one['ratios'][name]:.2f}x" for name in shown)] for one in record["sets"]]
+    return _table(["features", *shown.values()], rows)
+
+
+def epoch_sampling(record: Record) -> list[str]:
+    rows = []
+    for one in record["sets"]:
+        times = {method["method"]: method["with_sampling_ms"] for method in one["methods"]}
+
+        def against(ours: str, other: str, times: dict[str, float] = times) -> str:
+            return f"{times[other]:.0f} -> {times[ours]:.0f} ({times[other] / times[ours]:.2f}x)"
+
+        rows.append(
+            [
+                one["name"],
+                f"{one['sampling_ms']:.0f}",
+                against("ours_prefetch", "raw"),
+                against("ours", "raw_cache"),
+                against("ours_prefetch", "raw_cache_prefetch"),
+            ]
+        )
+    head = ["features", "sampling alone", "plain loop -> compressed, prefetch", "raw cache -> compressed cache"]
+    return _table([*head, "the same, prefetch on both sides"], rows)
+
+
+def cache_rows(record: Record) -> list[str]:
+    shares, policy = record["config"]["shares"], f"presample_{record['config']['warm_epochs']}"
+    shown = [at for at, share in enumerate(shares) if share in _HIT_SHARES]
+    rows = []
+    for trace in _traces(record):
+        sets = [one for one in record["feature_sets"] if one["graph"] == trace["graph"]]
+        for features, curve in zip(sets, trace["by_bytes"][policy], strict=True):
+            pairs = zip(curve["compressed_rows"], features["uncompressed_rows"], strict=True)
+            ratios = [ours / theirs for ours, theirs in pairs if theirs and ours < trace["nodes"]]
+            rates = [
+                f"{curve['uncompressed_hits'][at] / trace['accesses']:.1%} -> "
+                f"{curve['compressed_hits'][at] / trace['accesses']:.1%}"
+                for at in shown
+            ]
+            rows.append(
+                [
+                    trace["graph"],
+                    f"{features['rows']}, {features['dtype']}",
+                    f"{features['row_bytes']} -> {features['slot_bytes']}",
+                    f"{min(ratios):.2f} to {max(ratios):.2f}",
+                    *rates,
+                ]
+            )
+    head = [f"fanouts {_FANOUTS}", "features", "bytes of a row", "effective rows"]
+    return _table([*head, *(f"hits at {shares[at]:.0%}" for at in shown)], rows)
+
+
+def cache_policies(record: Record) -> list[str]:
+    traces = _traces(record)
+    shares = ", ".join(f"{share:.0%}" for share in record["config"]["dynamic_shares"])
+    rows = []
+    for policy in traces[0]["by_rows"]["hits"]:
+        cells = [
+            ", ".join(f"{hits / trace['accesses']:.1%}" for hits in trace["by_rows"]["hits"][policy])
+            for trace in traces
+        ]
+        rows.append([policy.replace("_", " "), *cells])
+    return _table([f"hit rates at {shares} of the rows", *(trace["graph"] for trace in traces)], rows)
+
+
+def versions(record: Record) -> list[str]:
+    times = [value for name, value in record["ratio"].items() if not name.startswith("host time")]
+    host = [value for name, value in record["ratio"].items() if name.startswith("host time")]
+    return [
+        f"The last comparison was {record['before']} with {record['after']} on an {record['gpu']}. A gather takes "
+        f"{min(times):.2f} to {max(times):.2f} times",
+        f"as long after as before, and the host {min(host):.2f} to {max(host):.2f} times.",
+    ]
+
+
+def measured_on(record: Record) -> list[str]:
+    """Hardware, versions and commit of a result."""
+    hardware, software = record["hardware"], record["versions"]
+    machine = f"{hardware['cpu']}, {hardware['cores']} cores"
+    if hardware["gpu"]:
+        machine = f"{hardware['gpu']}, {machine}"
+    parts = [machine, f"torch {software['torch']}"]
+    if software.get("dgl"):
+        parts.append(f"DGL {software['dgl']}")
+    return [f"Measured on: {', '.join(parts)}, commit {record['commit'][:7]}{_dirty(record)}."]
+
+
+# name: (the result that it is made of, what makes it)
+REGIONS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
+    "does_it_pay": ("codec_sizes", does_it_pay),
+    "sampling_sentence": ("epoch", sampling_sentence),
+    "codec_sizes": ("codec_sizes", codec_sizes),
+    "codec_cpu": ("codec_cpu", codec_cpu),
+    "codec_gpu": ("codec_gpu", codec_gpu),
+    "codec_peers": ("codec_peers", codec_peers),
+    "gather": ("gather", gather),
+    "gather_cpu": ("gather", gather_cpu),
+    "gather_host": ("gather", gather_host),
+    "epoch": ("epoch", epoch),
+    "epoch_ratios": ("epoch", epoch_ratios),
+    "epoch_sampling": ("epoch", epoch_sampling),
+    "cache_rows": ("cache_hit", cache_rows),
+    "cache_policies": ("cache_hit", cache_policies),
+    "versions": ("versions", versions),
+    **{
+        f"measured_on:{name}": (name, measured_on)
+        for name in ("codec_sizes", "codec_cpu", "codec_gpu", "codec_peers", "gather", "epoch", "cache_hit")
+    },
+}
+
+
+# --- documents -----------------------------------------------------------------------------------------------------
+
+
+def rewritten(text: str, results: Path = RESULTS) -> str:
+    """The document with its regions as they should be. Raises DocumentError for an unknown or unclosed region."""
+    lines, out, at = text.split("\n"), [], 0
+    while at < len(lines):
+        out.append(lines[at])
+        begin = _BEGIN.fullmatch(lines[at])
+        at += 1
+        if begin is None:
+            continue
+        name = begin[1]
+        if name not in REGIONS:
+            raise DocumentError(f"generated region: want one of {sorted(REGIONS)}, got {name!r}")
+        while at < len(lines) and lines[at] != _END:
+            if _BEGIN.fullmatch(lines[at]):
+                break
+            at += 1
+        if at == len(lines) or lines[at] != _END:
+            raise DocumentError(f"generated region {name!r}: want a line {_END!r} after it, got none")
+        source, make = REGIONS[name]
+        out += make(json.loads((results / f"{source}.json").read_text(encoding="utf-8")))
+    return "\n".join(out)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0, or 1 with --check if a document is not up to date, or if one cannot be written."""
+    parser = argparse.ArgumentParser(description="Writes the tables of the documents from the results.")
+    parser.add_argument("documents", nargs="*", type=Path, help="default: README.md and docs/benchmarks.md")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a table is out of date")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of the JSON files")
+    parsed = parser.parse_args(arguments)
+    status = 0
+    for document in parsed.documents or DOCUMENTS:
+        before = document.read_text(encoding="utf-8")
+        try:
+            after = rewritten(before, parsed.results)
+        except DocumentError as error:
+            print(f"{document}: {error}", file=sys.stderr)
+            status = 1
+            continue
+        if after == before:
+            continue
+        if not parsed.check:
+            document.write_text(after, encoding="utf-8")
+            continue
+        changed = next(line for line in _lines_of_both(before, after) if line[0] != line[1])
+        message = f"{document}: out of date, run python scripts/make_tables.py; want {changed[1]!r}, got {changed[0]!r}"
+        print(message, file=sys.stderr)
+        status = 1
+    return status
+
+
+def _lines_of_both(before: str, after: str) -> Iterable[tuple[str, str]]:
+    first, second = before.split("\n"), after.split("\n")
+    length = max(len(first), len(second))
+    return zip(first + [""] * (length - len(first)), second + [""] * (length - len(second)), strict=True)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def _name(one: Record) -> str:
+    """Of a data set of bench_codec."""
+    kind, _, _ = one["data"].partition("_")
+    generated = {"normal": "N(0, 0.1)", "relu": "ReLU of N(0, 1)"}
+    return _DATA_NAMES.get(one["data"]) or generated[kind]
+
+
+def _ms(value: float) -> str:
+    """Two digits or more that count."""
+    return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
+def _traces(record: Record) -> list[Record]:
+    return [trace for trace in record["traces"] if trace["fanouts"] == _FANOUTS]
+
+
+def _dirty(record: Record) -> str:
+    return " with changes that were not committed" if record["commit"].endswith("-dirty") else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Docstrings of the public names: their examples run, and they say what each argument is, what comes back and what is
+raised."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ibp_gnn
+from ibp_gnn.integrations.dgl_compat import import_dgl
+
+HAS_DGL = importlib.util.find_spec("dgl") is not None
+HAS_PYG = importlib.util.find_spec("torch_geometric") is not None
+needs_gpu = pytest.mark.cuda
+needs_dgl = pytest.mark.skipif(not HAS_DGL, reason="DGL is not installed")
+needs_pyg = pytest.mark.skipif(not HAS_PYG, reason="PyG is not installed")
+
+NEEDS = {
+    "CompressedGPUCache": needs_gpu,
+    "PinError": needs_gpu,
+    "share_budget": needs_gpu,
+    "FeatureStore": needs_dgl,
+    "attach": needs_dgl,
+    "detach": needs_dgl,
+    "fetch": needs_dgl,
+    "graphbolt": needs_dgl,
+    "pyg": needs_pyg,
+}
+PUBLIC = [
+    *ibp_gnn.__all__,
+    "graphbolt.CompressedFeature",
+    "graphbolt.require_native",
+    "hotness.degree",
+    "hotness.presample",
+    "hotness.reverse_pagerank",
+    "pyg.CompressedFeatureStore",
+    "pyg.NeighborSampler",
+]
+# What a store and its caches ask of each other.
+INTERNAL = {
+    "CompressedFeatureStore": {"gather_on", "mapped_rows", "add_cache", "remove_cache", "to_slots"},
+    "CompressedGPUCache": {"prepare_update", "prepare_move", "commit_update", "release"},
+}
+
+
+def each(names: list[str], runs: bool) -> list[Any]:
+    """runs: whether the test runs their code, and so needs what that needs; else what importing them needs."""
+    params = []
+    for name in names:
+        mark = NEEDS.get(name.split(".")[0])
+        params.append(pytest.param(name, marks=[mark] if mark is not None and (runs or mark is not needs_gpu) else []))
+    return params
+
+
+def named(name: str) -> Any:
+    found: Any = ibp_gnn
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+@pytest.fixture
+def names() -> dict[str, Any]:
+    """What examples find already made."""
+    features = torch.randn(1000, 16, generator=torch.Generator().manual_seed(0))
+    store = ibp_gnn.CompressedFeatureStore.build(features, progress=False)
+    found = {"ibp_gnn": ibp_gnn, "torch": torch, "features": features, "store": store}
+    if HAS_DGL:
+        found["dgl"] = import_dgl()
+    if HAS_PYG:
+        found["Data"] = importlib.import_module("torch_geometric.data").Data
+        found["NodeLoader"] = importlib.import_module("torch_geometric.loader").NodeLoader
+    return found
+
+
+def test_all_public_modules_are_here() -> None:
+    modules = {name.split(".")[0] for name in PUBLIC if "." in name}
+    assert modules == set(ibp_gnn._LAZY_MODULES)
+    assert {f"hotness.{name}" for name in ibp_gnn.hotness.__all__} <= set(PUBLIC)
+    for module, is_here in (("graphbolt", HAS_DGL), ("pyg", HAS_PYG)):
+        if is_here:  # FeatureStore is ibp_gnn.FeatureStore
+            exported = {f"{module}.{name}" for name in named(module).__all__} - {"graphbolt.FeatureStore"}
+            assert exported <= set(PUBLIC)
+
+
+@pytest.mark.parametrize("name", each(PUBLIC, runs=True))
+def test_example(
+    name: str,
+    names: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    example = doctest.DocTestParser().get_doctest(inspect.getdoc(named(name)) or "", names, name, None, None)
+    assert example.examples, f"{name}: want an example, got none"
+    assert sum(one.source.count("\n") for one in example.examples) <= 4, f"{name}: want a short example"
+    said: list[str] = []
+    result = doctest.DocTestRunner().run(example, out=said.append)
+    assert result.failed == 0, "".join(said)
+
+
+def functions_of(public: Any) -> Iterator[tuple[str, Any]]:
+    """A function itself; of a class its constructor and its own methods."""
+    if not inspect.isclass(public):
+        yield public.__name__, public
+        return
+    for name, member in vars(public).items():
+        function = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
+        is_public = not name.startswith("_") or name == "__init__"
+        if inspect.isfunction(function) and is_public and name not in INTERNAL.get(public.__name__, ()):
+            yield f"{public.__name__}.{name}", function
+
+
+def sections_of(function: Any) -> dict[str, str]:
+    """By title; "" is what comes before the first."""
+    doc = inspect.getdoc(function) or ""
+    parts = re.split(r"^(Args|Returns|Raises|Example):\n", doc, flags=re.MULTILINE)
+    return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+
+
+@pytest.mark.parametrize("name", each(PUBLIC, runs=False))
+def test_arguments_and_results_are_described(name: str) -> None:
+    public = named(name)
+    assert inspect.getdoc(public)
+    made_by_dataclass = {
+        "CodecReport.__init__",
+        "CompressedRows.__init__",
+        "GatherStats.__init__",
+        "RowSource.__init__",
+    }
+    for label, function in functions_of(public):
+        signature = inspect.signature(function)
+        parameters = [one for one in signature.parameters if one not in ("self", "cls")]
+        if label in made_by_dataclass:
+            continue
+        sections = sections_of(function)
+        described = re.findall(r"^    (\w+): ", sections.get("Args", ""), flags=re.MULTILINE)
+        assert described == parameters, f"{label}: want {parameters} in Args, got {described}"
+        if parameters and str(signature.return_annotation) not in ("None", "<class 'NoneType'>"):
+            assert sections.get("Returns", "").strip(), f"{label}: want what it returns, got nothing"
+        for title in ("Args", "Returns", "Raises"):
+            assert title not in sections or sections[title].startswith("    "), f"{label}: {title} is not indented"
