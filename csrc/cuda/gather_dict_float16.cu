@@ -1,12 +1,12 @@
 // The fast gather of codec "dict" for float16: a file of its own, since it takes long to compile.
 #include "cuda/dict_kernels.h"
-#include "cuda/gather_dict_lanes.cuh"
+#include "cuda/dict_lanes/choose.cuh"
 
 namespace ibp {
 
 std::optional<GatherKernel> ChooseGatherFloat16(const DeviceDictCodec& codec, const GatherRequest& request,
                                                 int out_alignment) {
-  return ChooseDictLanes<2, 11>(codec, request, out_alignment);
+  return ChooseDictLanes<Float16>(codec, request, out_alignment);
 }
 
 }  // namespace ibp

@@ -1,12 +1,12 @@
 // The fast gather of codec "dict" for float32: a file of its own, since it takes long to compile.
 #include "cuda/dict_kernels.h"
-#include "cuda/gather_dict_lanes.cuh"
+#include "cuda/dict_lanes/choose.cuh"
 
 namespace ibp {
 
 std::optional<GatherKernel> ChooseGatherFloat32(const DeviceDictCodec& codec, const GatherRequest& request,
                                                 int out_alignment) {
-  return ChooseDictLanes<4, 24>(codec, request, out_alignment);
+  return ChooseDictLanes<Float32>(codec, request, out_alignment);
 }
 
 }  // namespace ibp

@@ -1,0 +1,105 @@
+// Which kernel of the fast gather of codec "dict" decodes which codec and rows. Compiles all kernels of a float type.
+#pragma once
+
+#include <optional>
+
+#include "cuda/dict_lanes/kernel.cuh"
+#include "cuda/gather_launch.h"
+
+namespace ibp {
+
+// The kernel of one form and shape, if it takes the rows. `whole`: as for DictLanes.
+template <typename Float, typename Form, typename Shape>
+std::optional<GatherKernel> KernelOfShape(const DictLayout& layout, int32_t lead_bytes, bool whole) {
+  using Whole = DictLanes<Float, Form, Shape, true>;
+  using Any = DictLanes<Float, Form, Shape, false>;
+  // Portable to every GPU that the library is built for.
+  constexpr size_t kMostSharedBytes = 96 << 10;
+  static_assert(kMostSharedBytes / kWarpsPerBlock <= UINT16_MAX, "RowEntry::end holds the end of any window");
+  // A payload starts up to kBaseAlign - 4 bytes into its window: slots are multiples of 4 bytes.
+  const int32_t window_bytes = RoundUp(lead_bytes + Any::kBaseAlign - 4, kLoadBytes);
+  const size_t shared_bytes = DictShared<Any>(layout, window_bytes).block_bytes();
+  const bool fits = Any::kLongRows
+                        ? shared_bytes <= kMostSharedBytes
+                        : layout.num_values <= Any::kSteps * Any::kStepValues && window_bytes <= Any::kFetchBytes;
+  if (!fits) return std::nullopt;
+  const auto* function = whole ? reinterpret_cast<const void*>(&DictLanesKernel<Whole, RowsOutput<Whole>>)
+                               : reinterpret_cast<const void*>(&DictLanesKernel<Any, RowsOutput<Any>>);
+  return GatherKernel(function, lead_bytes, window_bytes, shared_bytes, Any::kGroups);
+}
+
+// Fewest lanes a row that have it in one step and its payload in one load; long rows take several.
+template <typename Float, typename Form>
+std::optional<GatherKernel> KernelOfForm(const DictLayout& layout, int32_t lead_bytes, int out_alignment) {
+  const bool whole = (out_alignment | layout.row_bytes) % 16 == 0 && (Form::kZeroCode || layout.codes_bytes() % 4 == 0);
+  if (auto kernel = KernelOfShape<Float, Form, ShortRows<8>>(layout, lead_bytes, whole)) return kernel;
+  if (auto kernel = KernelOfShape<Float, Form, ShortRows<16>>(layout, lead_bytes, whole)) return kernel;
+  if (auto kernel = KernelOfShape<Float, Form, ShortRows<32>>(layout, lead_bytes, whole)) return kernel;
+  if (auto kernel = KernelOfShape<Float, Form, TwoStepRows>(layout, lead_bytes, whole)) return kernel;
+  if (layout.num_values > 512) {
+    if (auto kernel = KernelOfShape<Float, Form, MediumRows<Float>>(layout, lead_bytes, whole)) return kernel;
+  }
+  return KernelOfShape<Float, Form, LongRows>(layout, lead_bytes, whole);
+}
+
+// What of a request decides whether the fast kernels take its rows, and which.
+struct RowsToGather {
+  bool aligned;  // slots start at sectors and are multiples of 4 bytes
+  int32_t slot_bytes, lead_bytes;
+  int out_alignment;
+
+  RowsToGather(const GatherRequest& request, int out_alignment_)
+      : aligned(request.slot_bytes % 4 == 0),
+        slot_bytes(request.slot_bytes),
+        lead_bytes(request.lead_bytes),
+        out_alignment(out_alignment_) {
+    for (int i = 0; i < request.num_segments; ++i) {
+      aligned &= reinterpret_cast<uintptr_t>(request.segments[i].rows.slots) % kSectorBytes == 0;
+    }
+  }
+};
+
+template <typename Float, typename Form>
+std::optional<GatherKernel> KernelOfForm(const DictLayout& layout, const RowsToGather& rows) {
+  // Payloads are fetched at once. With a zero code they can be of any length.
+  const int32_t lead_bytes = Form::kZeroCode ? rows.slot_bytes : rows.lead_bytes;
+  // Where not even what every row has fits the slot every payload is damaged, which the general kernel sees to.
+  const int32_t longest = std::min({lead_bytes, rows.slot_bytes, layout.row_bytes - 1});
+  const int32_t least = layout.codes_bytes() + (Form::kZeroCode ? 0 : layout.LowBytes(layout.num_values));
+  if (longest < least) return std::nullopt;
+  return KernelOfForm<Float, Form>(layout, lead_bytes, rows.out_alignment);
+}
+
+// Codes of 2 and 3 bits; a dictionary for each column, one for the row, or that and a zero code.
+template <typename Float, int kCodeBits>
+std::optional<GatherKernel> KernelOfCodes(const DictLayout& layout, const RowsToGather& rows) {
+  if (layout.zero_code) {
+    if (layout.per_column) return std::nullopt;
+    return KernelOfForm<Float, DictForm<kCodeBits, false, true>>(layout, rows);
+  }
+  if (!layout.sign_low) return std::nullopt;
+  return layout.per_column ? KernelOfForm<Float, DictForm<kCodeBits, true, false>>(layout, rows)
+                           : KernelOfForm<Float, DictForm<kCodeBits, false, false>>(layout, rows);
+}
+
+template <typename Float>
+std::optional<GatherKernel> ChooseDictLanes(const DeviceDictCodec& codec, const GatherRequest& request,
+                                            int out_alignment) {
+  const DictLayout& layout = codec.layout;
+  const RowsToGather rows(request, out_alignment);
+  if (layout.value_bits != 8 * static_cast<int32_t>(sizeof(typename Float::Word)) ||
+      layout.low_bits() != Float::kLowBits || layout.trim_bits != 0 || !codec.packed_dev || !rows.aligned ||
+      out_alignment % static_cast<int>(sizeof(typename Float::Word)) != 0) {
+    return std::nullopt;
+  }
+  switch (layout.code_bits) {
+    case 2:
+      return KernelOfCodes<Float, 2>(layout, rows);
+    case 3:
+      return KernelOfCodes<Float, 3>(layout, rows);
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace ibp

@@ -1,0 +1,103 @@
+// The fast gather of codec "dict": what a kernel is made for, and the words that the other files use.
+//
+// It takes the usual forms: codes of 2 or 3 bits, symbols of at most 8 bits, nothing trimmed.
+//
+//   a warp, 32 lanes               a tile: kRows rows for each group               a row: kSteps steps
+//
+//   +- group 0 -+- group 1 -+      row 0: +- group 0 -+- group 1 -+                 <------ kStepValues ------>
+//   | 0 .. 15   | 16 .. 31  |      row 1: +-----------+-----------+                 +------+------+-- ... -----+
+//   +-----------+-----------+      row 2: +-----------+-----------+        step 0:  | lane | lane |    | lane  |
+//     kLanes lanes a group         row 3: +-----------+-----------+                 |  0   |  1   |    | last  |
+//     (here 16, so kGroups = 2)    a "row" of the picture holds one                 +------+------+-- ... -----+
+//                                  row of the batch for each group         step 1:  | lane | lane |    | lane  |
+//
+//   unit   one step of one row: of it a lane decodes 16 bytes, kValues values. A tile has kUnits = kRows * kSteps units
+//          for each group. Long rows take several tiles, one after the other.
+//   quad   four values of a lane in a unit. A quad's codes fill the nibbles of 16 bits, its symbols the bytes of a
+//   word. batch  the up to 32 rows that a warp looks up at once, one a lane. window the start of a row's payload in
+//   shared memory (shared.cuh).
+//
+// What makes it fast is that a row costs few instructions: a batch is looked up at once and listed in shared memory;
+// the prefix sums of all units of a tile share words (unit_counts.cuh); whatever is not a payload is dealt with after
+// the batch; and payloads of the next tile are on their way into registers while this one is decoded.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/dict_lanes/values.cuh"
+#include "cuda/gather_kernel.cuh"
+
+namespace ibp {
+
+constexpr int32_t kSectorBytes = 32;  // of memory; loads fetch whole ones
+
+// --- shapes: how rows are spread over lanes -------------------------------------------------------------------
+//   kLanes  lanes that share a row
+//   kRows   rows of a group in a tile
+//   kSteps  steps of a row in a tile
+//   kLoads  16-byte loads of a lane that bring the first bytes of a payload
+
+// One step, and a payload that one load of each lane brings.
+template <int kLanes_>
+struct ShortRows {
+  static constexpr int kLanes = kLanes_, kRows = 4, kSteps = 1, kLoads = 1;
+};
+
+struct TwoStepRows {
+  static constexpr int kLanes = 32, kRows = 2, kSteps = 2, kLoads = 2;
+};
+
+// Rows of up to 768 values.
+template <typename Float>
+struct MediumRows {
+  static constexpr int kLanes = 32, kSteps = sizeof(typename Float::Word) == 4 ? 6 : 3, kRows = 6 / kSteps;
+  static constexpr int kLoads = kSteps;
+};
+
+// Several tiles a row, and windows of any size.
+struct LongRows {
+  static constexpr int kLanes = 32, kRows = 1, kSteps = 4, kLoads = 6;
+};
+
+// --- forms: what payloads look like ---------------------------------------------------------------------------
+// Without a zero code every value has low bits, so all offsets in a payload but those of what is escaped are known
+// beforehand. With one they follow from how many values before have low bits, and escapes from how many of the row
+// have.
+template <int kCodeBits_, bool kPerColumn_, bool kZeroCode_>
+struct DictForm {
+  static_assert(kCodeBits_ == 2 || kCodeBits_ == 3, "codes of 2 or 3 bits");
+  static_assert(!(kPerColumn_ && kZeroCode_), "per-column dictionaries go without a zero code");
+  static constexpr int kCodeBits = kCodeBits_;
+  static constexpr bool kPerColumn = kPerColumn_;  // a dictionary for each column, not one for the row
+  static constexpr bool kZeroCode = kZeroCode_;
+};
+
+// --- a kernel: float type, form, shape ------------------------------------------------------------------------
+// kWhole: output rows are multiples of 16 bytes and start at one, and low bits start at a multiple of 4 bytes.
+template <typename Float_, typename Form, typename Shape, bool kWhole_>
+struct DictLanes {
+  using Float = Float_;
+  using Word = typename Float::Word;
+  static constexpr int kValueBytes = sizeof(Word), kLowBits = Float::kLowBits, kSymbolBits = Float::kSymbolBits;
+  static constexpr int kCodeBits = Form::kCodeBits;
+  static constexpr bool kPerColumn = Form::kPerColumn, kZeroCode = Form::kZeroCode, kWhole = kWhole_;
+  static constexpr int kLanes = Shape::kLanes, kRows = Shape::kRows, kSteps = Shape::kSteps, kLoads = Shape::kLoads;
+  static constexpr int kUnits = kRows * kSteps;
+  static constexpr int kValues = Float::kValues, kQuads = kValues / 4;
+  static constexpr int kGroups = kWarpSize / kLanes, kTileRows = kRows * kGroups;
+  static constexpr int kStepValues = kLanes * kValues;
+  static constexpr int32_t kLaneLowBytes = kValues * kLowBits / 8;
+  static constexpr int32_t kFetchBytes = kLanes * kLoads * kLoadBytes;
+  static constexpr bool kLongRows = std::is_same_v<Shape, LongRows>;
+  static constexpr bool kManySteps = kSteps > 2;  // a row may need fewer: then the others are skipped
+  // Two with 128 registers a thread or three with 80: of 768 values the first is 4 to 10 % faster, of 128 float32 the
+  // second by 5 %.
+  static constexpr int kBlocksPerMultiprocessor = kManySteps || kZeroCode ? 2 : 3;
+  // Where several loads bring a payload, none of them should share a memory sector with the next one.
+  static constexpr int32_t kBaseAlign = kLoads > 1 ? kSectorBytes : kLoadBytes;
+
+  static_assert(kWarpSize % kTileRows == 0, "the tiles of a batch end with its list");
+  static_assert(!kLongRows || (kRows == 1 && kGroups == 1), "a row of several tiles has the warp to itself");
+};
+
+}  // namespace ibp
