@@ -19,59 +19,59 @@ constexpr uint32_t PermuteBytes(uint32_t x, uint32_t y, uint32_t selector) {
   return result;
 }
 
-// Four codes of kCodeBits bits each to nibbles: code k moves from bit k * kCodeBits to bit 4k.
-template <int kCodeBits>
-IBP_HOST_DEVICE constexpr uint32_t CodeNibbles(uint32_t codes) {
-  if constexpr (kCodeBits == 3) {
-    return (codes & 0x7) | ((codes << 1) & 0x70) | ((codes << 2) & 0x700) | ((codes << 3) & 0x7000);
-  } else {
-    return (codes & 0x3) | ((codes << 2) & 0x30) | ((codes << 4) & 0x300) | ((codes << 6) & 0x3000);
+// How codes of 2 or 3 bits are told apart.
+struct CodeBits {
+  int bits;
+  uint32_t pair;           // the lower two of four codes
+  uint32_t even, nibbles;  // the codes' bits in nibbles: of the first and third, of all
+  uint32_t escape_to_top;  // adds to each nibble what makes 8 of the escape
+  uint32_t zero_codes;     // the zero code, as often as it fits 32 bits
+
+  IBP_HOST_DEVICE explicit constexpr CodeBits(int bits_)
+      : bits(bits_),
+        pair(LowMask<uint32_t>(2 * bits_)),
+        even(LowMask<uint32_t>(bits_) * 0x0101u),
+        nibbles(LowMask<uint32_t>(bits_) * 0x1111u),
+        escape_to_top((8 - LowMask<uint32_t>(bits_)) * 0x1111u),
+        zero_codes(bits_ == 3 ? 0xb6db6db6u : 0xaaaaaaaau) {}
+
+  // Four codes, which may be followed by others, to nibbles. First the upper two move up to bit 8, then the second and
+  // the fourth move up by half of that.
+  IBP_HOST_DEVICE constexpr uint32_t Nibbles(uint32_t codes) const {
+    const uint32_t pairs = (codes & pair) | ((codes << (8 - 2 * bits)) & ~pair);
+    return ((pairs & even) | ((pairs << (4 - bits)) & ~even)) & nibbles;
   }
-}
+  // Which nibbles are the escape, the highest code: adding brings it to 8 and all others to less, so nothing carries.
+  IBP_HOST_DEVICE constexpr uint32_t Escapes(uint32_t nibbles) const {
+    return ((nibbles + escape_to_top) >> 3) & 0x1111u;
+  }
+  // Which nibbles are not the zero code. That is one less than the escape: adding one more brings both to 8 or 9.
+  IBP_HOST_DEVICE constexpr uint32_t NotZeros(uint32_t nibbles) const {
+    const uint32_t top = nibbles + escape_to_top;
+    return ((~(top + 0x1111u) | top) >> 3) & 0x1111u;
+  }
+};
 
-// Which nibbles are the escape, whose kCodeBits bits are all 1. Shifting right brings the bits of a nibble to its
-// lowest one; what comes from the next nibble lands above it, and the mask drops that.
-template <int kCodeBits>
-IBP_HOST_DEVICE constexpr uint32_t FullNibbles(uint32_t nibbles) {
-  const uint32_t two = nibbles & (nibbles >> 1);
-  return (kCodeBits == 3 ? two & (nibbles >> 2) : two) & 0x11111111u;
-}
-
-// Which nibbles are the zero code. It is one less than the escape: all its bits are 1 but the lowest.
-template <int kCodeBits>
-IBP_HOST_DEVICE constexpr uint32_t ZeroNibbles(uint32_t nibbles) {
-  const uint32_t high = kCodeBits == 3 ? (nibbles >> 2) & (nibbles >> 1) : nibbles >> 1;
-  return high & ~nibbles & 0x1111u;
-}
-
-// The zero code, as often as it fits 32 bits.
-template <int kCodeBits>
-IBP_HOST_DEVICE constexpr uint32_t ZeroCodes() {
-  uint32_t codes = 0;
-  for (int bit = 0; bit < 32; bit += kCodeBits) codes |= ((1u << kCodeBits) - 2) << bit;
-  return codes;
-}
-
-// All four codes, whatever their neighbours are.
-template <int kCodeBits>
-constexpr bool NibblesAreRight() {
-  const uint32_t escape = (1u << kCodeBits) - 1;
-  for (uint32_t codes = 0; codes < 1u << (4 * kCodeBits); ++codes) {
-    const uint32_t nibbles = CodeNibbles<kCodeBits>(codes | 0x1u << (4 * kCodeBits));  // what follows changes nothing
-    uint32_t expected = 0, full = 0, zero = 0;
+// All four codes, whatever they are and whatever follows.
+constexpr bool CodeBitsAreRight(int bits) {
+  const CodeBits codes_are(bits);
+  const uint32_t escape = (1u << bits) - 1;
+  for (uint32_t codes = 0; codes < 1u << (4 * bits); ++codes) {
+    uint32_t nibbles = 0, escapes = 0, not_zeros = 0;
     for (int k = 0; k < 4; ++k) {
-      const uint32_t code = (codes >> (k * kCodeBits)) & escape;
-      expected |= code << (4 * k);
-      full |= uint32_t{code == escape} << (4 * k);
-      zero |= uint32_t{code == escape - 1} << (4 * k);
+      const uint32_t code = (codes >> (k * bits)) & escape;
+      nibbles |= code << (4 * k);
+      escapes |= uint32_t{code == escape} << (4 * k);
+      not_zeros |= uint32_t{code != escape - 1} << (4 * k);
     }
-    if (nibbles != expected || FullNibbles<kCodeBits>(nibbles) != full || ZeroNibbles<kCodeBits>(nibbles) != zero) {
+    if (codes_are.Nibbles(codes) != nibbles || codes_are.Nibbles(codes | ~0u << (4 * bits)) != nibbles ||
+        codes_are.Escapes(nibbles) != escapes || codes_are.NotZeros(nibbles) != not_zeros) {
       return false;
     }
   }
-  return ZeroNibbles<kCodeBits>(CodeNibbles<kCodeBits>(ZeroCodes<kCodeBits>())) == 0x1111u;
+  return codes_are.NotZeros(codes_are.Nibbles(codes_are.zero_codes)) == 0;
 }
-static_assert(NibblesAreRight<2>() && NibblesAreRight<3>());
+static_assert(CodeBitsAreRight(2) && CodeBitsAreRight(3));
 
 // The selector with which __byte_perm(in_order, 0, .) hands out the bytes of `in_order`: the first to the first value
 // of the set, and so on; the others get 0. The product adds the set to itself one, two and three nibbles higher: each

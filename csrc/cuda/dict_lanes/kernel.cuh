@@ -21,6 +21,7 @@ struct LaneView {
   static constexpr int32_t kTileRowStride = Lanes::kGroups * DictShared<Lanes>::kWindowStride;  // of a group's windows
 
   const DictLayout& layout;
+  const CodeBits codes;
   const int lane, group, group_lane;
   const int32_t num_values, codes_bytes;
   const int32_t payload_limit;      // of what was fetched of a row, how much can be its payload
@@ -39,6 +40,7 @@ struct LaneView {
   __device__ __forceinline__ LaneView(const DeviceDictCodec& codec, const GatherRequest& request, int32_t window_bytes,
                                       uint8_t* shared)
       : layout(codec.layout),
+        codes(kCodeBits),
         lane(threadIdx.x % kWarpSize),
         group(lane / Lanes::kLanes),
         group_lane(lane % Lanes::kLanes),
@@ -82,10 +84,10 @@ struct LaneView {
   // The lane's codes of a step, from row r of the group, whose payload starts `skew` bytes into its window. Values that
   // the row does not have get code 0, or the zero code: they are never escaped and have no low bits.
   __device__ __forceinline__ uint32_t LoadCodes(int r, int32_t skew, int32_t step_value, uint32_t mask) const {
-    const uint32_t* codes =
+    const uint32_t* words =
         reinterpret_cast<const uint32_t*>(code_window + (r * kTileRowStride + skew)) + step_value * kCodeBits / 32;
-    const uint32_t packed = __funnelshift_r(codes[0], codes[1], code_shift);
-    return Lanes::kZeroCode ? (packed & mask) | (ZeroCodes<kCodeBits>() & ~mask) : packed & mask;
+    const uint32_t packed = __funnelshift_r(words[0], words[1], code_shift);
+    return Lanes::kZeroCode ? (packed & mask) | (codes.zero_codes & ~mask) : packed & mask;
   }
   // How many codes of a long row are in the set that `of_kind` makes of four nibbles.
   template <typename OfKind>
@@ -95,13 +97,10 @@ struct LaneView {
       const uint32_t packed = LoadCodes(0, skew, step_value, MakeCodeMask(step_value));
 #pragma unroll
       for (int q = 0; q < Lanes::kQuads; ++q) {
-        count += __popc(of_kind(CodeNibbles<kCodeBits>(packed >> (4 * kCodeBits * q))));
+        count += __popc(of_kind(codes.Nibbles(packed >> (4 * kCodeBits * q))));
       }
     }
     return WarpSum(count);
-  }
-  __device__ __forceinline__ static uint32_t WithLow(uint32_t nibbles) {
-    return ~ZeroNibbles<kCodeBits>(nibbles) & 0x1111u;
   }
 };
 
@@ -158,7 +157,7 @@ struct TileRows {
 #pragma unroll
     for (int r = 0; r < Lanes::kRows; ++r) rows[r] = view.entries[tile + r * Lanes::kGroups + view.group];
     if constexpr (Lanes::kZeroCode && Lanes::kLongRows) {
-      row_lows[0] = view.CountCodes(rows[0].skew, [](uint32_t nibbles) { return LaneView<Lanes>::WithLow(nibbles); });
+      row_lows[0] = view.CountCodes(rows[0].skew, [&](uint32_t nibbles) { return view.codes.NotZeros(nibbles); });
     }
   }
   // Where row r's escape codes start, counted from the payload. With a zero code a damaged row's may be anywhere: then
@@ -208,7 +207,7 @@ __device__ __forceinline__ void ResolvePlain(const LaneView<Lanes>& view, TileRo
                                              uint32_t (&symbols)[Lanes::kUnits][Lanes::kQuads]) {
   if (Lanes::kLongRows && tile.row_escapes < 0) {
     tile.row_escapes =
-        view.CountCodes(tile.rows[0].skew, [](uint32_t nibbles) { return FullNibbles<Lanes::kCodeBits>(nibbles); });
+        view.CountCodes(tile.rows[0].skew, [&](uint32_t nibbles) { return view.codes.Escapes(nibbles); });
   }
   UnitCounts<Lanes> plain_counts;
 #pragma unroll
@@ -244,6 +243,7 @@ template <typename Lanes>
 __device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int32_t first_value, TileRows<Lanes>& tile,
                                                UnitValues<Lanes>& values) {
   constexpr int kCodeBits = Lanes::kCodeBits, kUnits = Lanes::kUnits, kQuads = Lanes::kQuads;
+  constexpr CodeBits kEscapeCodes(kEscapeCodeBits);
   UnitCounts<Lanes> counts, low_counts;
   // Rows that the tile does not have are decoded from what is there, which costs less than to branch.
 #pragma unroll
@@ -255,9 +255,9 @@ __device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int3
     const uint32_t packed = view.LoadCodes(r, tile.rows[r].skew, step_value, mask);
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
-      const uint32_t nibbles = CodeNibbles<kCodeBits>(packed >> (4 * kCodeBits * q));
-      values.escaped[u] |= FullNibbles<kCodeBits>(nibbles) << (16 * q);
-      if (Lanes::kZeroCode) values.with_low[u] |= view.WithLow(nibbles) << (16 * q);
+      const uint32_t nibbles = view.codes.Nibbles(packed >> (4 * kCodeBits * q));
+      values.escaped[u] |= view.codes.Escapes(nibbles) << (16 * q);
+      if (Lanes::kZeroCode) values.with_low[u] |= view.codes.NotZeros(nibbles) << (16 * q);
       values.symbols[u][q] = LookUpSymbols(view, step_value, q, nibbles);
     }
     counts.Add(u, __popc(values.escaped[u]));
@@ -292,7 +292,7 @@ __device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int3
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
       const uint32_t of_quad = (values.escaped[u] >> (16 * q)) & 0xffffu;
-      const uint32_t nibbles = CodeNibbles<kEscapeCodeBits>(packed);
+      const uint32_t nibbles = kEscapeCodes.Nibbles(packed);
       values.symbols[u][q] |= ToSet(__byte_perm(view.escape_symbols[0], view.escape_symbols[1], nibbles), of_quad);
       plain[u][q] = ToSet(__byte_perm(0, 1u << 24, nibbles), of_quad);  // byte kPlainSymbol of the two words is 1
       any_plain |= plain[u][q];
