@@ -70,36 +70,25 @@ std::optional<GatherKernel> KernelOfForm(const DictLayout& layout, const RowsToG
   return KernelOfForm<Float, Form>(layout, lead_bytes, rows.out_alignment);
 }
 
-// Codes of 2 and 3 bits; a dictionary for each column, one for the row, or that and a zero code.
-template <typename Float, int kCodeBits>
-std::optional<GatherKernel> KernelOfCodes(const DictLayout& layout, const RowsToGather& rows) {
-  if (layout.zero_code) {
-    if (layout.per_column) return std::nullopt;
-    return KernelOfForm<Float, DictForm<kCodeBits, false, true>>(layout, rows);
-  }
-  if (!layout.sign_low) return std::nullopt;
-  return layout.per_column ? KernelOfForm<Float, DictForm<kCodeBits, true, false>>(layout, rows)
-                           : KernelOfForm<Float, DictForm<kCodeBits, false, false>>(layout, rows);
-}
-
 template <typename Float>
 std::optional<GatherKernel> ChooseDictLanes(const DeviceDictCodec& codec, const GatherRequest& request,
                                             int out_alignment) {
   const DictLayout& layout = codec.layout;
   const RowsToGather rows(request, out_alignment);
   if (layout.value_bits != 8 * static_cast<int32_t>(sizeof(typename Float::Word)) ||
-      layout.low_bits() != Float::kLowBits || layout.trim_bits != 0 || !codec.packed_dev || !rows.aligned ||
+      layout.low_bits() != Float::kLowBits || layout.trim_bits != 0 ||
+      (layout.code_bits != 2 && layout.code_bits != 3) || !codec.packed_dev || !rows.aligned ||
       out_alignment % static_cast<int>(sizeof(typename Float::Word)) != 0) {
     return std::nullopt;
   }
-  switch (layout.code_bits) {
-    case 2:
-      return KernelOfCodes<Float, 2>(layout, rows);
-    case 3:
-      return KernelOfCodes<Float, 3>(layout, rows);
-    default:
-      return std::nullopt;
+  // A dictionary for each column, one for the row, or that and a zero code.
+  if (layout.zero_code) {
+    if (layout.per_column) return std::nullopt;
+    return KernelOfForm<Float, DictForm<false, true>>(layout, rows);
   }
+  if (!layout.sign_low) return std::nullopt;
+  return layout.per_column ? LaunchOfForm<Float, DictForm<true, false>>(layout, rows)
+                           : LaunchOfForm<Float, DictForm<false, false>>(layout, rows);
 }
 
 }  // namespace ibp

@@ -17,7 +17,6 @@ namespace ibp {
 // What is the same for all rows, as one lane sees it.
 template <typename Lanes>
 struct LaneView {
-  static constexpr int kCodeBits = Lanes::kCodeBits;
   static constexpr int32_t kTileRowStride = Lanes::kGroups * DictShared<Lanes>::kWindowStride;  // of a group's windows
 
   const DictLayout& layout;
@@ -40,7 +39,7 @@ struct LaneView {
   __device__ __forceinline__ LaneView(const DeviceDictCodec& codec, const GatherRequest& request, int32_t window_bytes,
                                       uint8_t* shared)
       : layout(codec.layout),
-        codes(kCodeBits),
+        codes(layout.code_bits),
         lane(threadIdx.x % kWarpSize),
         group(lane / Lanes::kLanes),
         group_lane(lane % Lanes::kLanes),
@@ -54,8 +53,9 @@ struct LaneView {
     uint8_t* const list = KeepInRegister(shared + parts.dictionary_bytes + warp_in_block * parts.warp_bytes);
     entries = reinterpret_cast<RowEntry*>(list);
     windows = list + DictShared<Lanes>::kListBytes + (Lanes::kLongRows ? 0 : group * DictShared<Lanes>::kWindowStride);
-    code_shift = KeepInRegister(static_cast<uint32_t>(group_lane * Lanes::kValues * kCodeBits % 32));
-    code_window = KeepInRegister(windows + group_lane * Lanes::kValues * kCodeBits / 32 * 4);
+    const uint32_t first_code_bit = group_lane * Lanes::kValues * codes.bits;
+    code_shift = KeepInRegister(first_code_bit % 32);
+    code_window = KeepInRegister(windows + first_code_bit / 32 * 4);
     low_window = KeepInRegister(windows + codes_bytes + group_lane * Lanes::kLaneLowBytes);
 #pragma unroll
     for (int step = 0; step < Lanes::kSteps; ++step) {
@@ -79,13 +79,13 @@ struct LaneView {
   // Which codes of a step are the lane's: the row may end before its last one.
   __device__ __forceinline__ uint32_t MakeCodeMask(int32_t step_value) const {
     const int32_t values = num_values - step_value - group_lane * Lanes::kValues;
-    return LowMask<uint32_t>(kCodeBits * max(0, min(values, Lanes::kValues)));
+    return LowMask<uint32_t>(codes.bits * max(0, min(values, Lanes::kValues)));
   }
   // The lane's codes of a step, from row r of the group, whose payload starts `skew` bytes into its window. Values that
   // the row does not have get code 0, or the zero code: they are never escaped and have no low bits.
   __device__ __forceinline__ uint32_t LoadCodes(int r, int32_t skew, int32_t step_value, uint32_t mask) const {
     const uint32_t* words =
-        reinterpret_cast<const uint32_t*>(code_window + (r * kTileRowStride + skew)) + step_value * kCodeBits / 32;
+        reinterpret_cast<const uint32_t*>(code_window + (r * kTileRowStride + skew)) + step_value / 32 * codes.bits;
     const uint32_t packed = __funnelshift_r(words[0], words[1], code_shift);
     return Lanes::kZeroCode ? (packed & mask) | (codes.zero_codes & ~mask) : packed & mask;
   }
@@ -97,7 +97,7 @@ struct LaneView {
       const uint32_t packed = LoadCodes(0, skew, step_value, MakeCodeMask(step_value));
 #pragma unroll
       for (int q = 0; q < Lanes::kQuads; ++q) {
-        count += __popc(of_kind(codes.Nibbles(packed >> (4 * kCodeBits * q))));
+        count += __popc(of_kind(codes.Nibbles(packed >> (4 * codes.bits * q))));
       }
     }
     return WarpSum(count);
@@ -242,7 +242,7 @@ __device__ __forceinline__ void ResolvePlain(const LaneView<Lanes>& view, TileRo
 template <typename Lanes>
 __device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int32_t first_value, TileRows<Lanes>& tile,
                                                UnitValues<Lanes>& values) {
-  constexpr int kCodeBits = Lanes::kCodeBits, kUnits = Lanes::kUnits, kQuads = Lanes::kQuads;
+  constexpr int kUnits = Lanes::kUnits, kQuads = Lanes::kQuads;
   constexpr CodeBits kEscapeCodes(kEscapeCodeBits);
   UnitCounts<Lanes> counts, low_counts;
   // Rows that the tile does not have are decoded from what is there, which costs less than to branch.
@@ -255,7 +255,7 @@ __device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int3
     const uint32_t packed = view.LoadCodes(r, tile.rows[r].skew, step_value, mask);
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
-      const uint32_t nibbles = view.codes.Nibbles(packed >> (4 * kCodeBits * q));
+      const uint32_t nibbles = view.codes.Nibbles(packed >> (4 * view.codes.bits * q));
       values.escaped[u] |= view.codes.Escapes(nibbles) << (16 * q);
       if (Lanes::kZeroCode) values.with_low[u] |= view.codes.NotZeros(nibbles) << (16 * q);
       values.symbols[u][q] = LookUpSymbols(view, step_value, q, nibbles);

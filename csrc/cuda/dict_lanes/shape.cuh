@@ -63,11 +63,9 @@ struct LongRows {
 // Without a zero code every value has low bits, so all offsets in a payload but those of what is escaped are known
 // beforehand. With one they follow from how many values before have low bits, and escapes from how many of the row
 // have.
-template <int kCodeBits_, bool kPerColumn_, bool kZeroCode_>
+template <bool kPerColumn_, bool kZeroCode_>
 struct DictForm {
-  static_assert(kCodeBits_ == 2 || kCodeBits_ == 3, "codes of 2 or 3 bits");
   static_assert(!(kPerColumn_ && kZeroCode_), "per-column dictionaries go without a zero code");
-  static constexpr int kCodeBits = kCodeBits_;
   static constexpr bool kPerColumn = kPerColumn_;  // a dictionary for each column, not one for the row
   static constexpr bool kZeroCode = kZeroCode_;
 };
@@ -79,7 +77,6 @@ struct DictLanes {
   using Float = Float_;
   using Word = typename Float::Word;
   static constexpr int kValueBytes = sizeof(Word), kLowBits = Float::kLowBits, kSymbolBits = Float::kSymbolBits;
-  static constexpr int kCodeBits = Form::kCodeBits;
   static constexpr bool kPerColumn = Form::kPerColumn, kZeroCode = Form::kZeroCode, kWhole = kWhole_;
   static constexpr int kLanes = Shape::kLanes, kRows = Shape::kRows, kSteps = Shape::kSteps, kLoads = Shape::kLoads;
   static constexpr int kUnits = kRows * kSteps;
