@@ -87,8 +87,8 @@ std::optional<GatherKernel> ChooseDictLanes(const DeviceDictCodec& codec, const 
     return KernelOfForm<Float, DictForm<false, true>>(layout, rows);
   }
   if (!layout.sign_low) return std::nullopt;
-  return layout.per_column ? LaunchOfForm<Float, DictForm<true, false>>(layout, rows)
-                           : LaunchOfForm<Float, DictForm<false, false>>(layout, rows);
+  return layout.per_column ? KernelOfForm<Float, DictForm<true, false>>(layout, rows)
+                           : KernelOfForm<Float, DictForm<false, false>>(layout, rows);
 }
 
 }  // namespace ibp
