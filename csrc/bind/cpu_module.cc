@@ -1,9 +1,11 @@
 // ibp_gnn._cpu: checks shapes, releases the GIL, calls. Value checks that need a person's message are in Python.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 
 #include <optional>
 
+#include "bind/codec_parameters.h"
 #include "bind/ndarrays.h"
 #include "core/slot_buffers.h"
 #include "cpu/huge_pages.h"
@@ -17,21 +19,6 @@ using CpuVector = Vector<T, nb::device::cpu>;
 template <typename T>
 using CpuMatrix = Matrix<T, nb::device::cpu>;
 using NoGil = nb::gil_scoped_release;
-
-IbpCodec BindIbpCodec(const CpuVector<const uint8_t>& mask, const CpuVector<const uint8_t>& bitval,
-                      int64_t chunk_bits) {
-  CheckEqual("bitval bytes", Length(mask), Length(bitval));
-  return IbpCodec(mask.data(), bitval.data(), Length(mask), chunk_bits);
-}
-
-DictCodec BindDictCodec(int32_t num_values, int32_t value_bits, int32_t symbol_bits, int32_t trim_bits,
-                        int32_t code_bits, bool sign_low, bool zero_code, bool per_column,
-                        const CpuVector<const uint16_t>& dictionary,
-                        const CpuVector<const uint16_t>& escape_dictionary) {
-  const DictLayout layout =
-      MakeDictLayout(num_values, value_bits, symbol_bits, trim_bits, code_bits, sign_low, zero_code, per_column);
-  return DictCodec(layout, dictionary.data(), Length(dictionary), escape_dictionary.data(), Length(escape_dictionary));
-}
 
 void BindDeviceTables(const RowCodec& codec, bool encoder, const CpuVector<uint8_t>& tables) {
   CheckEqual("tables bytes", codec.DeviceTableBytes(encoder), Length(tables));
@@ -132,25 +119,9 @@ NB_MODULE(_cpu, m) {
       .def("device_table_bytes", &RowCodec::DeviceTableBytes, nb::arg("encoder"))
       .def("write_device_tables", &BindDeviceTables, nb::arg("encoder"), nb::arg("tables").noconvert(),
            "The tables that a GPU reads; encoder: with those for encoding.");
-  nb::class_<IbpCodec, RowCodec>(m, "IbpCodec")
-      .def(
-          "__init__",
-          [](IbpCodec* self, const CpuVector<const uint8_t>& mask, const CpuVector<const uint8_t>& bitval,
-             int64_t chunk_bits) { new (self) IbpCodec(BindIbpCodec(mask, bitval, chunk_bits)); },
-          nb::arg("mask").noconvert(), nb::arg("bitval").noconvert(), nb::arg("chunk_bits"))
-      .def_prop_ro("num_chunks", [](const IbpCodec& codec) { return codec.layout.num_chunks; });
-  nb::class_<DictCodec, RowCodec>(m, "DictCodec")
-      .def(
-          "__init__",
-          [](DictCodec* self, int32_t num_values, int32_t value_bits, int32_t symbol_bits, int32_t trim_bits,
-             int32_t code_bits, bool sign_low, bool zero_code, bool per_column,
-             const CpuVector<const uint16_t>& dictionary, const CpuVector<const uint16_t>& escape_dictionary) {
-            new (self) DictCodec(BindDictCodec(num_values, value_bits, symbol_bits, trim_bits, code_bits, sign_low,
-                                               zero_code, per_column, dictionary, escape_dictionary));
-          },
-          nb::kw_only(), nb::arg("num_values"), nb::arg("value_bits"), nb::arg("symbol_bits"), nb::arg("trim_bits"),
-          nb::arg("code_bits"), nb::arg("sign_low"), nb::arg("zero_code"), nb::arg("per_column"),
-          nb::arg("dictionary").noconvert(), nb::arg("escape_dictionary").noconvert());
+  m.def(
+      "codec", [](const char* name, const nb::kwargs& parameters) { return MakeCodec(name, ParametersOf(parameters)); },
+      nb::arg("name"), nb::arg("parameters"), "A fitted codec (csrc/core/codec_list.h) with its form's parameters.");
   m.def("count_ones", &BindCountOnes, nb::arg("rows").noconvert(), nb::arg("ones").noconvert(), nb::arg("threads"));
   m.def("measure", &BindMeasure, nb::arg("codec"), nb::arg("rows").noconvert(), nb::arg("payload_bytes").noconvert(),
         nb::arg("threads"), nb::arg("path") = "");

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "bind/codec_parameters.h"
 #include "bind/ndarrays.h"
 #include "core/slot_buffers.h"
 #include "cuda/copy_rows.h"
@@ -33,18 +34,9 @@ T* Pointer(uint64_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-std::shared_ptr<GpuCodec> BindIbpCodec(int64_t row_bytes, int64_t chunk_bits, const CudaVector<const uint8_t>& tables) {
-  return MakeGpuIbpCodec(row_bytes, chunk_bits, tables.data(), Length(tables));
-}
-
-std::shared_ptr<GpuCodec> BindDictCodec(int32_t num_values, int32_t value_bits, int32_t symbol_bits, int32_t trim_bits,
-                                        int32_t code_bits, bool sign_low, bool zero_code, bool per_column,
-                                        const Vector<const uint16_t, nb::device::cpu>& escape_dictionary,
-                                        const CudaVector<const uint8_t>& tables) {
-  CheckEqual("escape_dictionary entries", int64_t{kPlainSymbol}, Length(escape_dictionary));
-  const DictLayout layout =
-      MakeDictLayout(num_values, value_bits, symbol_bits, trim_bits, code_bits, sign_low, zero_code, per_column);
-  return MakeGpuDictCodec(layout, escape_dictionary.data(), tables.data(), Length(tables));
+std::shared_ptr<GpuCodec> BindCodec(const char* name, const CudaVector<const uint8_t>& tables,
+                                    const nb::kwargs& parameters) {
+  return MakeGpuCodec(name, ParametersOf(parameters), tables.data(), Length(tables));
 }
 
 void CheckRows(const GpuCodec& codec, const CudaMatrix<const uint8_t>& rows) {
@@ -179,12 +171,8 @@ void BindCodecs(nb::module_& m) {
         nb::arg("slots").noconvert(), nb::arg("slot_bytes"), nb::arg("bitmask").noconvert(),
         nb::arg("overflow").noconvert(), nb::arg("scratch").noconvert(), nb::arg("changed_row").noconvert(),
         nb::arg("stream"));
-  // One for each codec, with the parameters of its form and `tables`, as the CPU extension makes them.
-  m.def("ibp_codec", &BindIbpCodec, nb::kw_only(), nb::arg("row_bytes"), nb::arg("chunk_bits"),
-        nb::arg("tables").noconvert());
-  m.def("dict_codec", &BindDictCodec, nb::kw_only(), nb::arg("num_values"), nb::arg("value_bits"),
-        nb::arg("symbol_bits"), nb::arg("trim_bits"), nb::arg("code_bits"), nb::arg("sign_low"), nb::arg("zero_code"),
-        nb::arg("per_column"), nb::arg("escape_dictionary").noconvert(), nb::arg("tables").noconvert());
+  m.def("codec", &BindCodec, nb::arg("name"), nb::arg("tables").noconvert(), nb::arg("parameters"),
+        "A fitted codec (csrc/core/codec_list.h) with its form's parameters; tables: as the CPU extension writes them.");
 }
 
 void BindGathers(nb::module_& m) {

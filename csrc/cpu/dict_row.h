@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/bit_io.h"
+#include "cpu/dict_codec.h"
 #include "cpu/row_ops.h"
 
 namespace ibp {

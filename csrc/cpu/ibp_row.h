@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "cpu/bit_io.h"
+#include "cpu/ibp_codec.h"
 #include "cpu/row_ops.h"
 
 namespace ibp {

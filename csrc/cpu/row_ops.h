@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cpu/codecs.h"
+#include "cpu/row_codec.h"
 
 namespace ibp {
 
@@ -19,12 +19,10 @@ struct RowOps {
 };
 
 struct CodePath {
-  RowOps ops[2];  // by CodecKind
+  RowOps dict, ibp;
   // Copies whole cache lines, all addresses and `bytes` being multiples of one, past the caches.
   void (*stream_lines)(uint8_t* to, const uint8_t* from, int64_t bytes);
   const char* name;
-
-  const RowOps& For(const RowCodec& codec) const { return ops[static_cast<int>(codec.kind)]; }
 };
 
 extern const CodePath kScalarPath;

@@ -17,6 +17,6 @@ void StreamLines(uint8_t* to, const uint8_t* from, int64_t bytes) {
 
 }  // namespace
 
-extern const CodePath kAvx2Path = {{IbpRow<Avx2Bmi2>::Ops(), DictRowAvx2<Avx2Bmi2>::Ops()}, &StreamLines, "avx2"};
+extern const CodePath kAvx2Path = {DictRowAvx2<Avx2Bmi2>::Ops(), IbpRow<Avx2Bmi2>::Ops(), &StreamLines, "avx2"};
 
 }  // namespace ibp

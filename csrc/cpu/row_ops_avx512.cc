@@ -17,6 +17,6 @@ void StreamLines(uint8_t* to, const uint8_t* from, int64_t bytes) {
 
 }  // namespace
 
-extern const CodePath kAvx512Path = {{IbpRow<Avx2Bmi2>::Ops(), DictRowAvx512<Avx2Bmi2>::Ops()}, &StreamLines, "avx512"};
+extern const CodePath kAvx512Path = {DictRowAvx512<Avx2Bmi2>::Ops(), IbpRow<Avx2Bmi2>::Ops(), &StreamLines, "avx512"};
 
 }  // namespace ibp

@@ -44,6 +44,6 @@ void StreamLines(uint8_t* to, const uint8_t* from, int64_t bytes) {
 
 }  // namespace
 
-extern const CodePath kScalarPath = {{IbpRow<Scalar>::Ops(), DictRow<Scalar>::Ops()}, &StreamLines, "scalar"};
+extern const CodePath kScalarPath = {DictRow<Scalar>::Ops(), IbpRow<Scalar>::Ops(), &StreamLines, "scalar"};
 
 }  // namespace ibp

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "core/check.h"
+#include "core/format.h"
 #include "cpu/parallel.h"
 #include "cpu/row_stream.h"
 
@@ -113,7 +114,7 @@ void CountOnes(const uint8_t* rows, int64_t num_rows, int64_t row_bytes, int64_t
 void MeasureRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows, int64_t num_rows,
                  int32_t* payload_bytes, int threads) {
   const int64_t row_bytes = codec.row_bytes;
-  const RowOps& ops = path.For(codec);
+  const RowOps& ops = codec.Ops(path);
   ParallelFor(num_rows, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {
     std::vector<uint64_t> scratch(static_cast<size_t>(codec.scratch_words));
     for (int64_t row = begin; row < end; ++row) {
@@ -125,7 +126,7 @@ void MeasureRows(const RowCodec& codec, const CodePath& path, const uint8_t* row
 void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows, int64_t num_rows,
                 const int64_t* overflow_index, int64_t first_row, const MutableSlots& out, int threads) {
   const int32_t row_bytes = codec.row_bytes;
-  const RowOps& ops = path.For(codec);
+  const RowOps& ops = codec.Ops(path);
   const bool slots_hold_rows = out.slot_bytes >= row_bytes;
   std::fill_n(out.bitmask, BitmaskBytes(num_rows), uint8_t{0});  // null where there are no rows
   // Whole bitmask words per thread, so that no two threads write the same byte.
@@ -172,7 +173,7 @@ void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& row
                 const int64_t* ids, int64_t num_ids, uint8_t* out, int threads) {
   constexpr int64_t kStreamedBytes = int64_t{4} << 20;  // outputs that the caches nearest to a core would not hold
   const int32_t row_bytes = codec.row_bytes;
-  const RowOps& ops = path.For(codec);
+  const RowOps& ops = codec.Ops(path);
   const int32_t limit_bytes = std::min(rows.slot_bytes, row_bytes - 1);  // a longer payload would be a raw row
   const bool streams = num_ids * row_bytes >= kStreamedBytes;
   ParallelFor(num_ids, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {

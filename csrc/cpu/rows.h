@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "cpu/codecs.h"
 #include "cpu/row_ops.h"
 
 namespace ibp {

@@ -1,6 +1,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/check.h"
 #include "cpu/row_ops.h"
 
 namespace ibp {

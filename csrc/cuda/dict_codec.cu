@@ -1,6 +1,7 @@
 // Codec "dict" on a GPU.
 #include <algorithm>
 
+#include "core/dict_parameters.h"
 #include "core/dict_tables.h"
 #include "cuda/dict_kernels.h"
 #include "cuda/gpu_codec.h"
@@ -40,8 +41,11 @@ class GpuDictCodec final : public GpuCodec {
 
 }  // namespace
 
-std::shared_ptr<GpuCodec> MakeGpuDictCodec(const DictLayout& layout, const uint16_t* escape_dictionary,
-                                           const uint8_t* tables_dev, int64_t tables_bytes) {
+std::shared_ptr<GpuCodec> Make_gpu_dict_codec(const CodecParameters& parameters, const uint8_t* tables_dev,
+                                              int64_t tables_bytes) {
+  const DictLayout layout = DictLayoutOf(parameters);
+  const auto escapes = parameters.Symbols("escape_dictionary");
+  CheckEqual("escape_dictionary entries", int64_t{kPlainSymbol}, escapes.length);
   const DictTables all(layout, true), of_gathers(layout, false);
   const bool encoder = tables_bytes == all.bytes;
   if (!encoder) CheckEqual("tables bytes", of_gathers.bytes, tables_bytes);
@@ -49,7 +53,7 @@ std::shared_ptr<GpuCodec> MakeGpuDictCodec(const DictLayout& layout, const uint1
   codec.layout = layout;
   codec.dictionary_dev = reinterpret_cast<const uint16_t*>(tables_dev + all.dictionary);
   if (all.has_packed) codec.packed_dev = reinterpret_cast<const uint64_t*>(tables_dev + all.packed);
-  std::copy_n(escape_dictionary, kPlainSymbol, codec.escape_dictionary);
+  std::copy_n(escapes.data, kPlainSymbol, codec.escape_dictionary);
   if (encoder) {
     codec.code_of_symbol_dev = tables_dev + all.code_of_symbol;
     codec.escape_code_of_symbol_dev = tables_dev + all.escape_code_of_symbol;

@@ -1,5 +1,5 @@
 // What a codec does on a GPU. Everything that differs between codecs is a method here; a plan, the encoder's caller and
-// the bindings know no codec by name. To add one: a class in a .cu file of its own and a factory.
+// the bindings know no codec by name. To add one: see core/codec_list.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/dict_layout.h"
+#include "core/codec_parameters.h"
 #include "cuda/encode_target.h"
 #include "cuda/gather_launch.h"
 
@@ -46,12 +46,8 @@ class GpuCodec {
   const int32_t row_bytes_;
 };
 
-// tables_dev: core/ibp_tables.h, tables_bytes of them. Throws ArgumentError.
-std::shared_ptr<GpuCodec> MakeGpuIbpCodec(int64_t row_bytes, int64_t chunk_bits, const uint8_t* tables_dev,
-                                          int64_t tables_bytes);
-// tables_dev: core/dict_tables.h; those for encoding are optional. escape_dictionary: kPlainSymbol symbols, on the
-// host.
-std::shared_ptr<GpuCodec> MakeGpuDictCodec(const DictLayout& layout, const uint16_t* escape_dictionary,
-                                           const uint8_t* tables_dev, int64_t tables_bytes);
+// name: of core/codec_list.h; tables_dev: what RowCodec::WriteDeviceTables of the same codec wrote. Throws ArgumentError.
+std::shared_ptr<GpuCodec> MakeGpuCodec(const char* name, const CodecParameters& parameters, const uint8_t* tables_dev,
+                                       int64_t tables_bytes);
 
 }  // namespace ibp

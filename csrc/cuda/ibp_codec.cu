@@ -30,10 +30,10 @@ class GpuIbpCodec final : public GpuCodec {
 
 }  // namespace
 
-std::shared_ptr<GpuCodec> MakeGpuIbpCodec(int64_t row_bytes, int64_t chunk_bits, const uint8_t* tables_dev,
-                                          int64_t tables_bytes) {
+std::shared_ptr<GpuCodec> Make_gpu_ibp_codec(const CodecParameters& parameters, const uint8_t* tables_dev,
+                                             int64_t tables_bytes) {
   DeviceIbpCodec codec;
-  codec.layout = MakeIbpLayout(row_bytes, chunk_bits);
+  codec.layout = MakeIbpLayout(parameters.Bytes("mask").length, parameters.Number("chunk_bits"));
   CheckEqual("tables bytes", IbpTablesBytes(codec.layout), tables_bytes);
   codec.tables_dev = reinterpret_cast<const uint32_t*>(tables_dev);
   return std::make_shared<GpuIbpCodec>(codec);

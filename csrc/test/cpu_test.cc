@@ -138,11 +138,11 @@ void CheckDamage(Random& random, const RowCodec& codec, Stored stored) {
     const uint8_t* slot = stored.slots.data() + row * stored.slot_bytes;
     Bytes payload(slot, slot + limit_bytes + kSlackBytes), decoded(static_cast<size_t>(codec.row_bytes));
     Bytes expected = decoded;
-    const bool fits = kScalarPath.For(codec).decode(codec, payload.data(), limit_bytes, expected.data());
+    const bool fits = codec.Ops(kScalarPath).decode(codec, payload.data(), limit_bytes, expected.data());
     Bytes whole(static_cast<size_t>(codec.row_bytes));
     const std::string error = Thrown<FormatError>([&] { whole = Decode(codec, kScalarPath, stored, {row}); });
     for (const CodePath* path : Paths()) {
-      CHECK(path->For(codec).decode(codec, payload.data(), limit_bytes, decoded.data()) == fits);
+      CHECK(codec.Ops(*path).decode(codec, payload.data(), limit_bytes, decoded.data()) == fits);
       if (fits) CHECK(decoded == expected);
       Bytes other(static_cast<size_t>(codec.row_bytes));
       CHECK(Thrown<FormatError>([&] { other = Decode(codec, *path, stored, {row}); }) == error);
@@ -175,12 +175,12 @@ void CheckChangingRows(Random& random, const RowCodec& codec, const Bytes& befor
   for (const CodePath* path : Paths()) {
     Stored stored(num_rows, row_bytes, slot_bytes, NumSpills(index));
     Bytes rows = before;
-    ChangingPath::real = &path->For(codec);
+    ChangingPath::real = &codec.Ops(*path);
     ChangingPath::random = &random;
     ChangingPath::rows = &rows;
     ChangingPath::seen.clear();
     const RowOps ops = {&ChangingPath::Measure, ChangingPath::real->encode, ChangingPath::real->decode};
-    const CodePath changing = {{ops, ops}, path->stream_lines, "changing"};
+    const CodePath changing = {ops, ops, path->stream_lines, "changing"};
     const std::string error = Thrown<ArgumentError>(
         [&] { EncodeRows(codec, changing, rows.data(), num_rows, index.data(), 1000, stored.out(row_bytes), 1); });
     // Up to the row that the message names, if there is one, rows are stored as they were read.

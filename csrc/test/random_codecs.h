@@ -7,7 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "cpu/codecs.h"
+#include "cpu/dict_codec.h"
+#include "cpu/ibp_codec.h"
 
 namespace ibp {
 
