@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -17,11 +16,18 @@ from .fit_ibp import fit_invariant_bits
 from .forms import DictForm, Form, IbpForm, check_chunk
 from .gather import GpuGather, MappedRows
 from .mapped_arrays import page_releaser
+from .slot_length import (
+    Minimize,
+    best_slot_bytes,
+    compact_bytes,
+    count_overflow,
+    overflow_places,
+    payload_histogram,
+    size_to_minimize,
+)
 from .values import as_ids, as_tensor, check_row_shape, num_values, prepare_out, to_bytes
 
 CODECS = ("auto", "dict", "ibp")
-Minimize = Literal["slots", "payloads"]
-_SECTOR_BYTES = 32
 # Codes of fewer than 3 bits must take one part in so many off the slots: they leave more values to escape codes, and a
 # GPU decodes them 2 to 12 % slower.
 _SHORT_CODE_BITS = 3
@@ -159,7 +165,7 @@ class Codec:
         best = forms[0]
         if len(forms) > 1:
             sizes: tuple[Minimize, ...] = ("slots", "payloads") if minimize == "slots" else ("payloads",)
-            best = min(forms, key=lambda form: [_size(form, row_bytes, of) for of in sizes])
+            best = min(forms, key=lambda form: [size_to_minimize(form, row_bytes, of) for of in sizes])
         return cls(sample.dtype, tuple(sample.shape[1:]), best)
 
     @property
@@ -249,9 +255,9 @@ class Codec:
             slot_bytes = best_slot_bytes(payload_histogram(payload_bytes, self.row_bytes), self.row_bytes)
         elif not isinstance(slot_bytes, int):
             raise ValueError(f"slot_bytes: want an int or None, got {slot_bytes!r}")
-        spills = self.spills(payload_bytes, slot_bytes)
-        out = CompressedRows.empty(len(row_bytes), self.row_bytes, slot_bytes, int(spills.sum()), tensor.device)
-        dispatch.encode(self.form, row_bytes, torch.where(spills, torch.cumsum(spills, 0) - 1, -1), out)
+        places, num_overflow = overflow_places(payload_bytes, slot_bytes, self.row_bytes)
+        out = CompressedRows.empty(len(row_bytes), self.row_bytes, slot_bytes, num_overflow, tensor.device)
+        dispatch.encode(self.form, row_bytes, places, out)
         return out
 
     def decompress(self, compressed: CompressedRows, ids: Any = None, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -311,7 +317,7 @@ class Codec:
         ordered = torch.sort(stored).values
         histogram = payload_histogram(lengths, self.row_bytes)
         slot_bytes = best_slot_bytes(histogram, self.row_bytes)
-        num_overflow = int(self.spills(lengths, slot_bytes).sum())
+        num_overflow = count_overflow(histogram, slot_bytes)
         slots = compact_bytes(histogram, slot_bytes, self.row_bytes) + 2 * _native.cpu.SLACK_BYTES
         compact = slots + metadata
         percentiles = {f"p{round(100 * cut)}": int(ordered[round(cut * (len(ordered) - 1))]) for cut in cuts}
@@ -332,83 +338,6 @@ class Codec:
             escape_share=escape_share(self.form, tensor) if isinstance(self.form, DictForm) else None,
         )
 
-    def spills(self, payload_bytes: torch.Tensor, slot_bytes: int) -> torch.Tensor:
-        """Which rows do not fit their slots.
-
-        Args:
-            payload_bytes: [n], lengths from `measure`.
-            slot_bytes: length of the slots.
-
-        Returns:
-            bool [n]: which rows go to the overflow area with slots of this length.
-        """
-        if slot_bytes >= self.row_bytes:
-            return torch.zeros_like(payload_bytes, dtype=torch.bool)
-        return payload_bytes > slot_bytes
-
-
-def payload_histogram(payload_bytes: torch.Tensor, row_bytes: int) -> torch.Tensor:
-    """payload_bytes: int32 [n]. Returns int64 [row_bytes + 1] on the CPU: rows per payload length; lengths of
-    row_bytes or more, which are stored raw, share the last count."""
-    if payload_bytes.is_cuda:
-        return torch.bincount(payload_bytes.clamp(max=row_bytes), minlength=row_bytes + 1).cpu()
-    # torch's own takes 100 times as long on a busy CPU, as its threads spin.
-    return torch.from_numpy(np.bincount(np.minimum(payload_bytes.numpy(), row_bytes), minlength=row_bytes + 1))
-
-
-def best_slot_bytes(histogram: torch.Tensor, row_bytes: int) -> int:
-    """The slot length, a multiple of 4 below row_bytes or row_bytes itself, for which slots and overflow rows take the
-    fewest bytes; or a multiple of a memory sector (32 bytes) if that takes at most 3 % more, and no more than it saves
-    of what a gather fetches, which is whole sectors. histogram: from `payload_histogram`.
-
-    A slot that starts a sector shares none with its neighbours: on an H200, rows of 128 float32 in slots of 448 bytes
-    came 7 % faster from GPU memory than in slots of 436 or 444, and 5 % faster over PCIe.
-    """
-    counts = histogram.numpy().astype(np.int64)
-    num_rows, fitting = int(counts.sum()), np.cumsum(counts)
-
-    def best(align: int) -> tuple[int, int]:
-        lengths = np.append(np.arange(align, row_bytes, align), row_bytes)
-        overflow = np.where(lengths < row_bytes, num_rows - fitting[lengths], 0)
-        total = num_rows * lengths + overflow * row_bytes
-        return int(lengths[np.argmin(total)]), int(total.min())
-
-    (shortest, fewest), (aligned, total) = best(_native.cpu.OVERFLOW_INDEX_BYTES), best(_SECTOR_BYTES)
-    fetched = shortest + _SECTOR_BYTES - math.gcd(shortest, _SECTOR_BYTES)  # on average, when all offsets are as likely
-    worth = total * aligned <= fewest * fetched and 100 * total <= 103 * fewest
-    return aligned if worth else shortest
-
-
-def compact_bytes(histogram: torch.Tensor, slot_bytes: int, row_bytes: int) -> int:
-    """What slots of this length and the overflow rows take. histogram: from `payload_histogram`."""
-    overflow = int(histogram[slot_bytes + 1 :].sum()) if slot_bytes < row_bytes else 0
-    return int(histogram.sum()) * slot_bytes + overflow * row_bytes
-
-
-def best_lead_bytes(form: Form, histogram: torch.Tensor, slot_bytes: int) -> int:
-    """How many bytes of a slot a GPU should fetch before it knows the payload's length: few enough not to fetch
-    what it does not need, enough that a second fetch, whose latency is counted as 64 bytes, is rare."""
-    counts = histogram[: slot_bytes + 1].numpy().astype(np.int64)
-    counts = np.append(counts, np.zeros(slot_bytes + 1 - len(counts), np.int64))
-    if counts.sum() == 0:
-        return slot_bytes
-    if isinstance(form, DictForm) and not form.zero_code:  # lengths differ by a few escapes; kernels want one fetch
-        return int(np.flatnonzero(counts)[-1])
-    leads = np.unique(np.append(np.arange(16, slot_bytes, 16), slot_bytes))
-    lengths = np.arange(slot_bytes + 1)
-    rows_up_to, bytes_up_to = np.cumsum(counts), np.cumsum(counts * lengths)
-    longer = rows_up_to[-1] - rows_up_to[leads]
-    fetched = leads * rows_up_to[leads] + (bytes_up_to[-1] - bytes_up_to[leads]) + 64 * longer
-    return int(leads[np.argmin(fetched)])
-
-
-def _size(form: Form, rows: torch.Tensor, minimize: Minimize) -> int:
-    """What is to be small, of rows: uint8 [n, row_bytes]."""
-    if minimize == "payloads":
-        return dispatch.stored_bytes(form, rows)
-    histogram = payload_histogram(dispatch.measure(form, rows), form.row_bytes)
-    return compact_bytes(histogram, best_slot_bytes(histogram, form.row_bytes), form.row_bytes)
-
 
 def _fit_dictionary(sample: torch.Tensor, total_rows: int, rows: torch.Tensor, minimize: Minimize) -> DictForm:
     """rows: the sample as uint8 [n, row_bytes]."""
@@ -417,7 +346,7 @@ def _fit_dictionary(sample: torch.Tensor, total_rows: int, rows: torch.Tensor, m
         return forms[0]
 
     def cost(form: DictForm) -> int:
-        return _size(form, rows, minimize) * (_SHORT_CODES_MUST_SAVE - (form.code_bits >= _SHORT_CODE_BITS))
+        return size_to_minimize(form, rows, minimize) * (_SHORT_CODES_MUST_SAVE - (form.code_bits >= _SHORT_CODE_BITS))
 
     return min(forms, key=cost)
 

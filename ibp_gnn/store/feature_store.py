@@ -16,6 +16,7 @@ from ..codec import dispatch
 from ..codec.codec import Codec
 from ..codec.compressed_rows import CompressedRows
 from ..codec.gather import GatherStats, GpuGather, MappedRows, ids_on_gpu
+from ..codec.slot_length import least_lead_bytes
 from ..codec.values import as_ids, as_tensor, prepare_out, resolve_device, to_bytes
 from ..concurrency.fork_safe_lock import ForkSafeLock
 from ..concurrency.interrupts import uninterrupted
@@ -26,7 +27,7 @@ from .file.reading import StoreFile
 from .file.writing import save
 from .pinned import PinError, PinnedRows
 from .shared_rows import SharedRows
-from .updates import RowWriter, StoreCache, StoreOnGpu, UndoError, least_lead_bytes, write_all
+from .updates import RowWriter, StoreCache, StoreOnGpu, UndoError, write_all
 
 
 class _OnGpu(NamedTuple):
@@ -298,7 +299,7 @@ class CompressedFeatureStore:
         if len(ids) == 0:
             return
         new = self.codec.compress(rows, slot_bytes=held.slot_bytes).to("cpu")
-        lead_bytes = least_lead_bytes(self.codec, rows, held.slot_bytes)
+        lead_bytes = least_lead_bytes(self.codec.form, to_bytes(rows), held.slot_bytes)
         # A signal's handler that raises, Ctrl-C for one, may do so until the writing begins; then after all is done.
         with uninterrupted(at_once=False) as signals, self.lock.exclusive(), self._apart_from_processes():
             self._replace(ids, new, lead_bytes, signals)

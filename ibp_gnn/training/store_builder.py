@@ -8,7 +8,7 @@ import torch
 
 from .. import Codec, CompressedFeatureStore, CompressedRows
 from ..codec import dispatch
-from ..codec.codec import best_lead_bytes, best_slot_bytes, payload_histogram
+from ..codec.slot_length import best_lead_bytes, best_slot_bytes, count_overflow, overflow_places, payload_histogram
 from ..codec.values import as_tensor, to_bytes
 from ..store.feature_store import Layout
 
@@ -32,7 +32,7 @@ class StoreBuilder:
         histogram = payload_histogram(self.codec.measure(rows), self.codec.row_bytes)
         slot_bytes = best_slot_bytes(histogram, self.codec.row_bytes) if layout == "compact" else self.codec.row_bytes
         self._histogram, self._pin = torch.zeros_like(histogram), pin  # of the rows that were written
-        expected = num_rows * int(histogram[slot_bytes + 1 :].sum()) // len(rows)
+        expected = num_rows * count_overflow(histogram, slot_bytes) // len(rows)
         self._rows = CompressedRows.empty(num_rows, self.codec.row_bytes, slot_bytes, expected)
         self._pending = rows[:0]
         self._written = self._overflowed = 0
@@ -65,13 +65,13 @@ class StoreBuilder:
         row_bytes = to_bytes(rows)
         payload_bytes = dispatch.measure(self.codec.form, row_bytes)
         self._histogram += payload_histogram(payload_bytes, self.codec.row_bytes)
-        spills = self.codec.spills(payload_bytes, self._rows.slot_bytes)
-        overflowed = self._overflowed + int(spills.sum())
+        places, overflowed = overflow_places(
+            payload_bytes, self._rows.slot_bytes, self.codec.row_bytes, self._overflowed
+        )
         if overflowed > self._rows.num_overflow:
             self._resize_overflow(max(overflowed, self._rows.num_overflow * 5 // 4))
         part = self._rows.view(self._written, len(rows))
-        overflow_index = torch.where(spills, self._overflowed + torch.cumsum(spills, 0) - 1, -1)
-        dispatch.encode(self.codec.form, row_bytes, overflow_index, part, first_row=self._written)
+        dispatch.encode(self.codec.form, row_bytes, places, part, first_row=self._written)
         self._written, self._overflowed = self._written + len(rows), overflowed
 
     def _resize_overflow(self, num_overflow: int) -> None:

@@ -15,8 +15,9 @@ import torch
 from tqdm import tqdm
 
 from ...codec import dispatch
-from ...codec.codec import Codec, best_lead_bytes, best_slot_bytes, payload_histogram
+from ...codec.codec import Codec
 from ...codec.compressed_rows import CompressedRows
+from ...codec.slot_length import best_lead_bytes, best_slot_bytes, count_overflow, overflow_places, payload_histogram
 from ...codec.values import as_tensor, check_row_shape, num_values
 from ..order import slots_of
 from .file_io import rename
@@ -180,7 +181,7 @@ def _size(job: Job, chunks: Chunks, slot_of: np.ndarray | None = None) -> tuple[
         where = slice(first, first + len(chunk))
         lengths[where if slot_of is None else slot_of[where]] = np.minimum(measured.numpy(), row_bytes)
     slot_bytes = best_slot_bytes(histogram, row_bytes) if job.layout == "compact" else row_bytes
-    num_overflow = int(histogram[slot_bytes + 1 :].sum())
+    num_overflow = count_overflow(histogram, slot_bytes)
     return Plan(slot_bytes, num_overflow, best_lead_bytes(job.codec.form, histogram, slot_bytes)), lengths
 
 
@@ -201,18 +202,15 @@ def _with_overflow(
     Yields, for each chunk from row `first` on: its first row, its rows, their places in the overflow area (int64 [n];
     -1 for those that do not go there), and how many rows up to the chunk's end do so. Raises LostWorkError if other
     rows overflow than the plan says."""
-    compact = plan.slot_bytes < job.codec.row_bytes
     for at, chunk in _with_progress(reader.chunks(first), "compressing", job, first):
         if lengths is None:
             measured = dispatch.measure(job.codec.form, chunk).numpy()
         else:
             measured = lengths[at : at + len(chunk)]
-        spills = (measured > plan.slot_bytes) & compact
-        counts = first_overflow + np.cumsum(spills, dtype=np.int64)
-        first_overflow = int(counts[-1])
+        places, first_overflow = overflow_places(measured, plan.slot_bytes, job.codec.row_bytes, first_overflow)
         if first_overflow > plan.num_overflow:
             break
-        yield at, chunk, torch.from_numpy(np.where(spills, counts - 1, -1)), first_overflow
+        yield at, chunk, places, first_overflow
     if first_overflow != plan.num_overflow:
         raise LostWorkError("want the features as they were when their rows were measured, got others")
 
@@ -225,8 +223,8 @@ def _encode(
     try:
         dispatch.encode(job.codec.form, chunk, places, out, first_overflow=first_overflow, first_row=first)
     except ValueError as error:
-        spills = dispatch.measure(job.codec.form, chunk) > out.slot_bytes
-        changed = torch.nonzero(spills != (places >= 0)).flatten()
+        overflows = dispatch.measure(job.codec.form, chunk) > out.slot_bytes
+        changed = torch.nonzero(overflows != (places >= 0)).flatten()
         if len(changed) == 0:
             raise
         slot = first + int(changed[0])
