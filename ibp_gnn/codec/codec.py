@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -11,13 +11,11 @@ import torch
 from .. import _native
 from . import dispatch
 from .compressed_rows import CompressedRows
-from .fit_dict import escape_share, fit_dictionaries
-from .fit_ibp import fit_invariant_bits
-from .forms import DictForm, Form, IbpForm, check_chunk
+from .forms import Form, Minimize, Sample
 from .gather import GpuGather, MappedRows
 from .mapped_arrays import page_releaser
+from .registry import FORMS
 from .slot_length import (
-    Minimize,
     best_slot_bytes,
     compact_bytes,
     count_overflow,
@@ -27,11 +25,7 @@ from .slot_length import (
 )
 from .values import as_ids, as_tensor, check_row_shape, num_values, prepare_out, to_bytes
 
-CODECS = ("auto", "dict", "ibp")
-# Codes of fewer than 3 bits must take one part in so many off the slots: they leave more values to escape codes, and a
-# GPU decodes them 2 to 12 % slower.
-_SHORT_CODE_BITS = 3
-_SHORT_CODES_MUST_SAVE = 40
+CODECS = ("auto", *FORMS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +95,9 @@ class Codec:
             raise ValueError(f"form: want one for rows of {self.row_bytes} bytes, got one for {form.row_bytes}")
 
     def __repr__(self) -> str:
-        return f"Codec({self.dtype}, row_shape={self.row_shape}, {_describe(self.form)})"
+        parameters = [f"{name}={value}" for name, value in self.form.parameters().items()]
+        described = ", ".join([repr(self.kind), *parameters])
+        return f"Codec({self.dtype}, row_shape={self.row_shape}, {described})"
 
     @classmethod
     def fit(
@@ -143,30 +139,24 @@ class Codec:
             raise ValueError(f"codec: want one of {list(CODECS)}, got {codec!r}")
         if minimize not in get_args(Minimize):
             raise ValueError(f"minimize: want one of {list(get_args(Minimize))}, got {minimize!r}")
-        if codec == "dict" and (word_bits, words_per_chunk, threshold) != (None, None, None):
-            raise ValueError("word_bits, words_per_chunk and threshold: want None with codec 'dict', which has none")
-        if word_bits is not None:
-            check_chunk(word_bits, 1)
-        if words_per_chunk is not None:
-            check_chunk(word_bits or 8, words_per_chunk)
-        if threshold is not None and not 0.5 <= threshold <= 1:
-            raise ValueError(f"threshold: want 0.5 to 1, got {threshold!r}")
+        options = {"word_bits": word_bits, "words_per_chunk": words_per_chunk, "threshold": threshold}
+        given = {name: value for name, value in options.items() if value is not None}
+        forms = list(FORMS.values()) if codec == "auto" else [FORMS[codec]]
+        if given and not any(given.keys() <= set(form.fit_options) for form in forms):
+            names = "word_bits, words_per_chunk and threshold"
+            raise ValueError(f"{names}: want None with codec {codec!r}, which has none")
+        for form in forms:
+            form.check_fit_options(given)
         if max_rows is not None and max_rows < 1:
             raise ValueError(f"max_rows: want at least 1, got {max_rows!r}")
-        sample = sample_rows(rows, max_rows, seed)
-        row_bytes = to_bytes(sample)
-        forms: list[Form] = []
-        if codec != "ibp":
-            forms += [_fit_dictionary(sample, len(rows), row_bytes, minimize)]
-        if codec != "dict":
-            value_bits = 8 * sample.dtype.itemsize
-            forms += [fit_invariant_bits(row_bytes, value_bits, word_bits, words_per_chunk, threshold)]
-
-        best = forms[0]
-        if len(forms) > 1:
+        picked = sample_rows(rows, max_rows, seed)
+        sample = Sample(picked, to_bytes(picked), len(rows), minimize)
+        fitted = [form.fit(sample, given) for form in forms]
+        best = fitted[0]
+        if len(fitted) > 1:
             sizes: tuple[Minimize, ...] = ("slots", "payloads") if minimize == "slots" else ("payloads",)
-            best = min(forms, key=lambda form: [size_to_minimize(form, row_bytes, of) for of in sizes])
-        return cls(sample.dtype, tuple(sample.shape[1:]), best)
+            best = min(fitted, key=lambda form: [size_to_minimize(form, sample.row_bytes, of) for of in sizes])
+        return cls(picked.dtype, tuple(picked.shape[1:]), best)
 
     @property
     def kind(self) -> str:
@@ -174,29 +164,30 @@ class Codec:
 
     @property
     def mask(self) -> np.ndarray:
-        return self._ibp.as_words(self._ibp.mask_bytes)
+        return cast(np.ndarray, self._shown("mask"))
 
     @property
     def bitval(self) -> np.ndarray:
-        return self._ibp.as_words(self._ibp.bitval_bytes)
+        return cast(np.ndarray, self._shown("bitval"))
 
     @property
     def threshold(self) -> float:
-        return self._ibp.threshold
+        return cast(float, self._shown("threshold"))
 
     @property
     def word_bits(self) -> int:
-        return self._ibp.word_bits
+        return cast(int, self._shown("word_bits"))
 
     @property
     def words_per_chunk(self) -> int:
-        return self._ibp.words_per_chunk
+        return cast(int, self._shown("words_per_chunk"))
 
-    @property
-    def _ibp(self) -> IbpForm:
-        if not isinstance(self.form, IbpForm):
-            raise AttributeError(f"only codec 'ibp' has this attribute; this is codec {self.kind!r}")
-        return self.form
+    def _shown(self, name: str) -> Any:
+        """An attribute that the forms of some codecs have."""
+        if name in self.form.shown:
+            return getattr(self.form, name)
+        kinds = " and ".join(repr(kind) for kind, form in FORMS.items() if name in form.shown)
+        raise AttributeError(f"only codec {kinds} has this attribute; this is codec {self.kind!r}")
 
     @property
     def nbytes(self) -> int:
@@ -335,27 +326,8 @@ class Codec:
             compact_bytes=compact,
             compact_savings=1 - compact / raw,
             overflow_share=num_overflow / len(stored),
-            escape_share=escape_share(self.form, tensor) if isinstance(self.form, DictForm) else None,
+            escape_share=self.form.escape_share(tensor),
         )
-
-
-def _fit_dictionary(sample: torch.Tensor, total_rows: int, rows: torch.Tensor, minimize: Minimize) -> DictForm:
-    """rows: the sample as uint8 [n, row_bytes]."""
-    forms = fit_dictionaries(sample, total_rows)
-    if minimize == "payloads":
-        return forms[0]
-
-    def cost(form: DictForm) -> int:
-        return size_to_minimize(form, rows, minimize) * (_SHORT_CODES_MUST_SAVE - (form.code_bits >= _SHORT_CODE_BITS))
-
-    return min(forms, key=cost)
-
-
-def _describe(form: Form) -> str:
-    """The form's kind and scalar parameters."""
-    scalars = {f.name: getattr(form, f.name) for f in dataclasses.fields(form)}  # type: ignore[arg-type]
-    shown = [f"{name}={value}" for name, value in scalars.items() if not isinstance(value, np.ndarray)]
-    return ", ".join([repr(form.kind), *shown])
 
 
 def sample_rows(rows: Any, max_rows: int | None = None, seed: int = 0) -> torch.Tensor:

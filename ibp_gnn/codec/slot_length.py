@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import numpy as np
 import torch
 
 from .. import _native
 from . import dispatch
-from .forms import DictForm, Form
+from .forms import Form, Minimize
 
-Minimize = Literal["slots", "payloads"]
 _SECTOR_BYTES = 32
 
 
@@ -83,7 +81,7 @@ def best_lead_bytes(form: Form, histogram: torch.Tensor, slot_bytes: int) -> int
     counts = np.append(counts, np.zeros(slot_bytes + 1 - len(counts), np.int64))
     if counts.sum() == 0:
         return slot_bytes
-    if isinstance(form, DictForm) and not form.zero_code:  # lengths differ by a few escapes; kernels want one fetch
+    if form.fetches_once:
         return int(np.flatnonzero(counts)[-1])
     leads = np.unique(np.append(np.arange(16, slot_bytes, 16), slot_bytes))
     lengths = np.arange(slot_bytes + 1)
@@ -96,8 +94,8 @@ def best_lead_bytes(form: Form, histogram: torch.Tensor, slot_bytes: int) -> int
 def least_lead_bytes(form: Form, rows: torch.Tensor, slot_bytes: int) -> int:
     """rows: uint8 [n, row_bytes]. Returns what lead_bytes must be at least in a store that has these rows, or 0: see
     `best_lead_bytes`."""
-    if not isinstance(form, DictForm) or form.zero_code:
-        return 0  # kernels fetch again for a longer payload; the others do not, and would call it damaged
+    if not form.fetches_once:
+        return 0
     payload_bytes = dispatch.measure(form, rows)
     stored = payload_bytes[payload_bytes <= min(slot_bytes, form.row_bytes - 1)]
     return int(stored.max()) if len(stored) else 0

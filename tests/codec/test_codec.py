@@ -18,7 +18,7 @@ from matrices import pairs, part_of
 from ibp_gnn import Codec, CompressedRows, FormatError, _native
 from ibp_gnn.codec import dispatch as dispatch
 from ibp_gnn.codec import slot_length
-from ibp_gnn.codec.forms import IbpForm
+from ibp_gnn.codec.ibp import IbpForm
 from ibp_gnn.codec.values import SUPPORTED_DTYPES, to_bytes
 from ibp_gnn.datasets import load_dataset
 from ibp_gnn.testing import KINDS, assert_bitwise_equal, oracle, special_rows
