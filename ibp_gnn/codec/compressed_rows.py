@@ -146,16 +146,16 @@ class CompressedRows:
         )
 
     def with_overflow(self, num_overflow: int) -> CompressedRows:
-        """These rows, sharing slots and bitmask, with a copy of the overflow area that has more room.
+        """These rows, sharing slots and bitmask, with a copy of the overflow area that has another length.
 
         Args:
-            num_overflow: rows that it is to have room for: as many as there are, or more.
+            num_overflow: rows that it is to have room for.
 
         Returns:
-            The rows; what is new in the overflow area is for an encoder to fill.
+            The rows. What is new in a longer overflow area is for an encoder to fill; a shorter one has the first rows.
         """
         room = CompressedRows.empty(0, self.row_bytes, self.slot_bytes, num_overflow, self.device).overflow
-        used = self.num_overflow * self.row_bytes
+        used = min(self.num_overflow, num_overflow) * self.row_bytes
         room[:used] = self.overflow[:used]
         return dataclasses.replace(self, overflow=room)
 

@@ -21,7 +21,7 @@ from ..codec.values import as_ids, as_tensor, prepare_out, resolve_device, to_by
 from ..concurrency.fork_safe_lock import ForkSafeLock
 from ..concurrency.interrupts import uninterrupted
 from ..concurrency.read_write_lock import ReadWriteLock
-from .file.building import Job, Layout, build_in_memory
+from .build import Job, Layout, build_in_memory
 from .file.held_rows import FileRows
 from .file.reading import StoreFile
 from .file.writing import save

@@ -16,7 +16,8 @@ from ibp_gnn.codec.values import SUPPORTED_DTYPES
 from ibp_gnn.command.analysis import analyze
 from ibp_gnn.command.cli import main
 from ibp_gnn.gpu.budget import plan_caches, share_budget
-from ibp_gnn.store.file.building import Job, build_file
+from ibp_gnn.store.build import Job
+from ibp_gnn.store.file.building import build_file
 from ibp_gnn.testing import assert_bitwise_equal
 
 NO_IDS = torch.zeros(0, dtype=torch.int64)

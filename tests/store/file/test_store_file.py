@@ -28,8 +28,9 @@ from store_files import rewrite
 import ibp_gnn
 from ibp_gnn import Codec, CompressedFeatureStore, FormatError
 from ibp_gnn.codec.values import SUPPORTED_DTYPES, dtype_from_name
-from ibp_gnn.store.file import building, row_readers, sharing, writing
-from ibp_gnn.store.file.building import Job, build_file
+from ibp_gnn.store.build import Job
+from ibp_gnn.store.file import building, sharing, sorted_reader, writing
+from ibp_gnn.store.file.building import build_file
 from ibp_gnn.store.file.header import PREAMBLE_BYTES, SECTION_NAMES
 from ibp_gnn.store.file.reading import StoreFile
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
@@ -158,7 +159,7 @@ def test_the_file_builder_makes_the_bytes_of_save(
     layout: str, ordered: bool, sort_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(building, "_SORT_BYTES", sort_bytes)
-    monkeypatch.setattr(row_readers, "_PARTITION_BYTES", 96 * 4 * 33)
+    monkeypatch.setattr(sorted_reader, "_PARTITION_BYTES", 96 * 4 * 33)
     rows = mixed_rows(torch.float32, 33, 1000)
     order = an_order(1000) if ordered else None
     np.save(tmp_path / "x.npy", rows.numpy())
@@ -178,7 +179,7 @@ def test_an_interrupted_build_goes_on(
 ) -> None:
     """Stopped after any step, with a torn line at the journal's end."""
     monkeypatch.setattr(building, "_SORT_BYTES", 0)
-    monkeypatch.setattr(row_readers, "_PARTITION_BYTES", 96 * 4 * 33)
+    monkeypatch.setattr(sorted_reader, "_PARTITION_BYTES", 96 * 4 * 33)
     rows = mixed_rows(torch.float32, 33, 1000)
     np.save(tmp_path / "x.npy", rows.numpy())
     features = np.load(tmp_path / "x.npy", mmap_mode="r")
