@@ -31,16 +31,15 @@ from ..codec.codec import Codec
 from ..codec.values import resolve_device
 from ..gpu.cache import CompressedGPUCache
 from ..store.feature_store import CompressedFeatureStore, Layout
-from ..store.row_source import RowSource
+from ..store.row_source import RowSource, is_row_source
+from ..store.tensor_source import TensorSource
 from .dgl_compat import graphbolt_is_native, import_dgl
 from .sources import (
-    TensorRows,
     as_tensor,
     can_compress,
     compress,
     is_array,
     is_empty,
-    is_source,
     replace_rows,
     store_of,
     write_rows,
@@ -83,7 +82,7 @@ class CompressedFeature(gb.Feature):
             TypeError: a source that is no RowSource, a tensor among them.
         """
         super().__init__()
-        if not is_source(source):
+        if not is_row_source(source):
             hint = "; compress it first: CompressedFeatureStore.build(tensor)" if is_array(source) else ""
             raise TypeError(f"source: want a RowSource, got {type(source).__name__}{hint}")
         self.source = source
@@ -170,7 +169,7 @@ class CompressedFeature(gb.Feature):
             IndexError, TypeError, ValueError, RuntimeError: as CompressedFeatureStore's `update` and `build`.
         """
         store = store_of(self.source)
-        if store is None and not isinstance(self.source, TensorRows):
+        if store is None and not isinstance(self.source, TensorSource):
             raise NotImplementedError(
                 f"want a feature over a CompressedFeatureStore to update it, got {self.source!r}; make a new one: "
                 "features[key] = CompressedFeature(source)"
@@ -211,7 +210,7 @@ class CompressedFeature(gb.Feature):
         Returns:
             True if they are page-locked.
         """
-        if isinstance(self.source, TensorRows):
+        if isinstance(self.source, TensorSource):
             return self.source.tensor.is_pinned()
         store = store_of(self.source)
         return store is not None and store.is_pinned
@@ -578,7 +577,7 @@ def _make_feature(
 ) -> gb.Feature:
     """The gb.Feature to serve for what was given: compressed, or as it was."""
     name = f"features[{key!r}]"
-    if is_source(value):
+    if is_row_source(value):
         return CompressedFeature(value, device=device)
     if isinstance(value, gb.TorchBasedFeature):
         rows, metadata = _tensor_of(value), value.metadata()
@@ -602,7 +601,7 @@ def _make_feature(
     # GraphBolt's own feature takes no 1-d tensors. What is empty may get rows to compress by an update.
     if tensor.dim() > 1 and not is_empty(tensor):
         return gb.TorchBasedFeature(tensor)
-    return _made_with(build, CompressedFeature(TensorRows(tensor), metadata, device=device))
+    return _made_with(build, CompressedFeature(TensorSource(tensor), metadata, device=device))
 
 
 def _made_with(build: dict[str, Any], feature: CompressedFeature) -> CompressedFeature:

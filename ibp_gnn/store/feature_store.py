@@ -17,7 +17,7 @@ from ..codec.codec import Codec
 from ..codec.compressed_rows import CompressedRows
 from ..codec.gather import GatherStats, GpuGather, MappedRows, ids_on_gpu
 from ..codec.slot_length import least_lead_bytes
-from ..codec.values import as_ids, as_tensor, prepare_out, resolve_device, to_bytes
+from ..codec.values import as_ids, as_tensor, check_ids_on_cpu, prepare_out, resolve_device, to_bytes
 from ..concurrency.fork_safe_lock import ForkSafeLock
 from ..concurrency.interrupts import uninterrupted
 from ..concurrency.read_write_lock import ReadWriteLock
@@ -686,13 +686,3 @@ def _parts(held: FileRows) -> dict[str, Any]:
     file = held.file
     parts = {"codec": file.codec(), "rows": held.rows, "lead_bytes": file.header.lead_bytes}
     return {**parts, "slot_of": file.slot_of(), "file_rows": held}
-
-
-def check_ids_on_cpu(ids: torch.Tensor, num_rows: int) -> None:
-    """Raises IndexError naming the first id outside [0, num_rows), if the ids are in CPU memory."""
-    if ids.is_cuda or len(ids) == 0:
-        return
-    lowest, highest = torch.aminmax(ids)  # a quarter of the time that it takes to look for bad ids
-    if lowest < 0 or highest >= num_rows:
-        position = int(torch.nonzero((ids < 0) | (ids >= num_rows))[0])
-        raise IndexError(f"ids: want 0 <= id < {num_rows}, got {int(ids[position])} at position {position}")
