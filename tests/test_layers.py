@@ -14,7 +14,7 @@ import ibp_gnn
 PACKAGE = Path(ibp_gnn.__file__).parent
 # From the lowest. What stands in one line knows nothing of its neighbours.
 LAYERS = [
-    {"errors", "_extension", "concurrency", "config"},
+    {"errors", "_extension", "_renamed", "concurrency", "config"},
     {"_native"},
     {"codec"},
     {"store"},

@@ -1,6 +1,6 @@
 """Compressed features in DGL's GraphBolt: one Feature, and a feature store made of such Features.
 
-    features = ibp_gnn.FeatureStore(dataset.feature)                    # instead of gb.BasicFeatureStore(...)
+    features = ibp_gnn.GraphBoltFeatureStore(dataset.feature)           # instead of gb.BasicFeatureStore(...)
     pipe = gb.ItemSampler(items, batch_size=1024, shuffle=True)
     pipe = pipe.sample_neighbor(graph, [10, 10]).fetch_feature(features, node_feature_keys=["feat"])
     for batch in gb.DataLoader(pipe, num_workers=2):
@@ -48,7 +48,7 @@ from .sources import (
 dgl = import_dgl()
 from dgl import graphbolt as gb  # noqa: E402
 
-__all__ = ["CompressedFeature", "FeatureStore", "require_native"]
+__all__ = ["CompressedFeature", "GraphBoltFeatureStore", "require_native"]
 
 FeatureKey = tuple[str, str | None, str]
 """(domain, type, name): domain is "node" or "edge"; type is None in a homogeneous graph, else the node type or, for
@@ -87,7 +87,7 @@ class CompressedFeature(gb.Feature):
             raise TypeError(f"source: want a RowSource, got {type(source).__name__}{hint}")
         self.source = source
         self._metadata = dict(metadata or {})
-        self._build: dict[str, Any] | None = None  # how its rows were compressed, if a FeatureStore did that
+        self._build: dict[str, Any] | None = None  # how its rows were compressed, if a GraphBoltFeatureStore did that
         self._device = None if device is None else torch.device(device)
 
     def read(self, ids: torch.Tensor | None = None) -> torch.Tensor:
@@ -201,7 +201,7 @@ class CompressedFeature(gb.Feature):
         """
         store = store_of(self.source)
         if store is not None:
-            _ = store.can_map
+            store.page_lock()
         return self
 
     def is_pinned(self) -> bool:
@@ -241,13 +241,13 @@ class CompressedFeature(gb.Feature):
         return f"CompressedFeature({self.source!r})"
 
 
-class FeatureStore(gb.BasicFeatureStore):
+class GraphBoltFeatureStore(gb.BasicFeatureStore):
     """Features by (domain, type, name), compressed: takes the place of `gb.BasicFeatureStore`.
 
     The tensors that it was made from are not kept. An OnDiskDataset with `in_memory: false` never holds them either.
 
     Example:
-        >>> held = ibp_gnn.FeatureStore({("node", None, "feat"): features}, progress=False)
+        >>> held = ibp_gnn.GraphBoltFeatureStore({("node", None, "feat"): features}, progress=False)
         >>> ids = torch.tensor([4, 1])
         >>> bool((held.read("node", None, "feat", ids) == features[ids]).all())
         True
@@ -399,7 +399,7 @@ class FeatureStore(gb.BasicFeatureStore):
         """
         self[domain, type_name, feature_name].update(value, ids)
 
-    def pin_memory_(self) -> FeatureStore:
+    def pin_memory_(self) -> GraphBoltFeatureStore:
         """Page-locks the features that can be, in place, as gb.TorchBasedFeatureStore does.
 
         Returns:
@@ -418,7 +418,7 @@ class FeatureStore(gb.BasicFeatureStore):
         """
         return all(hasattr(feature, "is_pinned") and feature.is_pinned() for feature in self._features.values())
 
-    def to(self, device: torch.device | str) -> FeatureStore:
+    def to(self, device: torch.device | str) -> GraphBoltFeatureStore:
         """A store with these features in the memory of a device; what is compressed stays so.
 
         Args:
@@ -434,12 +434,15 @@ class FeatureStore(gb.BasicFeatureStore):
         return moved
 
     def __repr__(self) -> str:
-        lines = ["FeatureStore("]
+        lines = ["GraphBoltFeatureStore("]
         for key, feature in self._features.items():
             # GraphBolt's own features print their rows.
             what = repr(feature) if isinstance(feature, CompressedFeature) else type(feature).__name__
             lines.append(f"    {key}: {what},")
         return "\n".join([*lines, ")"])
+
+
+FeatureStore = GraphBoltFeatureStore  # its name in pickles of version 0.1.0
 
 
 def require_native() -> None:

@@ -1,6 +1,6 @@
 """Compressed features in PyG (PyTorch Geometric): a `torch_geometric.data.FeatureStore` that compresses its features.
 
-    features = ibp_gnn.pyg.CompressedFeatureStore({"x": x, "y": y})
+    features = ibp_gnn.pyg.PyGFeatureStore({"x": x, "y": y})
     graph = Data(edge_index=edge_index, num_nodes=len(x))               # structure only
     sampler = ibp_gnn.pyg.NeighborSampler(graph, [10, 10])
     for batch in NodeLoader((features, graph), sampler, input_nodes=train_ids, batch_size=1024):
@@ -43,17 +43,17 @@ except ModuleNotFoundError as error:
         f"ibp_gnn.pyg needs {missing}, which is not installed. Run: pip install 'ibp-gnn[pyg]'", name=missing
     ) from error
 
-__all__ = ["CompressedFeatureStore"]
+__all__ = ["PyGFeatureStore"]
 
 FeatureKey = tuple[str | None, str]
 """(group_name, attr_name): group_name is the node type, or None in a homogeneous graph."""
 
 
-class CompressedFeatureStore(FeatureStore):
+class PyGFeatureStore(FeatureStore):
     """Node features by (group_name, attr_name), each compressed in a store of its own.
 
     Example:
-        >>> held = ibp_gnn.pyg.CompressedFeatureStore({"x": features}, progress=False)
+        >>> held = ibp_gnn.pyg.PyGFeatureStore({"x": features}, progress=False)
         >>> ids = torch.tensor([4, 1])
         >>> bool((held[None, "x", ids] == features[ids]).all())
         True
@@ -258,7 +258,10 @@ class CompressedFeatureStore(FeatureStore):
 
     def __repr__(self) -> str:
         lines = [f"    {key}: {source!r}," for key, source in self._features.items()]
-        return "\n".join(["CompressedFeatureStore(", *lines, ")"])
+        return "\n".join(["PyGFeatureStore(", *lines, ")"])
+
+
+CompressedFeatureStore = PyGFeatureStore  # its name in pickles of version 0.1.0
 
 
 def _name(key: FeatureKey) -> str:

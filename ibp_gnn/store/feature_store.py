@@ -468,9 +468,16 @@ class CompressedFeatureStore:
         """Whether the rows are page-locked by now."""
         return self._pinned is not None
 
-    @property
-    def can_map(self) -> bool:
-        """Whether GPUs read the rows in place; page-locks them now if that is still to be done."""
+    def page_lock(self) -> bool:
+        """Page-locks the rows now, as `pin` asks, unless they are.
+
+        Returns:
+            Whether GPUs read the rows in place.
+
+        Raises:
+            FormatError: the rows lie in a damaged file.
+            PinError: pin=True, and the system refuses.
+        """
         with self.lock:
             return self._pin_now()
 

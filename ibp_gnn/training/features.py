@@ -227,7 +227,7 @@ class CompressedFeatures:
         self._counted += rows
 
     def count_unique(self) -> bool:
-        if self._device.type != "cuda" or not self.store.can_map:
+        if self._device.type != "cuda" or not self.store.page_lock():
             return False
         if isinstance(self.source, CompressedGPUCache):
             self.source.count_unique()

@@ -233,7 +233,7 @@ def test_a_mapped_store_that_is_page_locked_is_mapped_by_workers(registers: Regi
     build(fitting()).save(path)
     store = CompressedFeatureStore.load(path, pin=True)  # its own copy, in memory
     other = sent(store)
-    assert other._file_rows is not None and other._file_rows._is_mapped and store.can_map
+    assert other._file_rows is not None and other._file_rows._is_mapped and store.page_lock()
     assert_bitwise_equal(other.gather(ALL), fitting())
     store.close()
     assert registers.locked == {}
@@ -642,10 +642,10 @@ def test_no_updates_under_the_gpus_of_other_processes(registers: Registers) -> N
     follower = sent(store)
     registers.refuses = True
     with pytest.warns(UserWarning, match="could not page-lock"):
-        assert not follower.can_map
+        assert not follower.page_lock()
     store.update(ALL[:5], raw(5))
     follower, registers.refuses = sent(store), False
-    assert follower.can_map
+    assert follower.page_lock()
     with pytest.raises(RuntimeError, match="GPUs of another process read in place; close the stores there"):
         store.update(ALL, raw())
     for each in (store, follower):

@@ -443,10 +443,10 @@ def test_lead_bytes_grow_with_the_payloads() -> None:
 def test_graphbolt_features_are_updated() -> None:
     pytest.importorskip("dgl")
     pytest.importorskip("torchdata")
-    from ibp_gnn import FeatureStore
+    from ibp_gnn import GraphBoltFeatureStore
 
     key, rows = ("node", None, "feat"), fitting()
-    features = FeatureStore({key: rows.clone()}, progress=False)
+    features = GraphBoltFeatureStore({key: rows.clone()}, progress=False)
     features.update(*key, raw(3), torch.tensor([5, 3, 4]))
     wanted = rows.clone()
     wanted[[5, 3, 4]] = raw(3)

@@ -642,7 +642,7 @@ def test_gathers_to_a_gpu(pin: bool | str, options: dict, tmp_path: Path) -> Non
     with CompressedFeatureStore.load(path, pin=pin, **options) as store:
         ids = torch.randint(0, NUM_ROWS, (1000,), device="cuda")
         assert_bitwise_equal(store.gather(ids).cpu(), rows[ids.cpu()])
-        assert store.can_map == (pin is not False)
+        assert store.page_lock() == (pin is not False)
 
 
 def test_names_in_the_format(tmp_path: Path) -> None:
