@@ -16,10 +16,10 @@ from .gather import GpuGather, MappedRows
 from .mapped_arrays import page_releaser
 from .registry import FORMS
 from .slot_length import (
+    assign_overflow,
     best_slot_bytes,
     compact_bytes,
     count_overflow,
-    overflow_places,
     payload_histogram,
     size_to_minimize,
 )
@@ -246,9 +246,9 @@ class Codec:
             slot_bytes = best_slot_bytes(payload_histogram(payload_bytes, self.row_bytes), self.row_bytes)
         elif not isinstance(slot_bytes, int):
             raise ValueError(f"slot_bytes: want an int or None, got {slot_bytes!r}")
-        places, num_overflow = overflow_places(payload_bytes, slot_bytes, self.row_bytes)
+        overflow_index, num_overflow = assign_overflow(payload_bytes, slot_bytes, self.row_bytes)
         out = CompressedRows.empty(len(row_bytes), self.row_bytes, slot_bytes, num_overflow, tensor.device)
-        dispatch.encode(self.form, row_bytes, places, out)
+        dispatch.encode(self.form, row_bytes, overflow_index, out)
         return out
 
     def decompress(self, compressed: CompressedRows, ids: Any = None, out: torch.Tensor | None = None) -> torch.Tensor:

@@ -23,11 +23,11 @@ def payload_histogram(payload_bytes: torch.Tensor, row_bytes: int) -> torch.Tens
     return torch.from_numpy(np.bincount(np.minimum(payload_bytes.numpy(), row_bytes), minlength=row_bytes + 1))
 
 
-def overflow_places(
+def assign_overflow(
     payload_bytes: torch.Tensor | np.ndarray, slot_bytes: int, row_bytes: int, first: int = 0
 ) -> tuple[torch.Tensor, int]:
     """payload_bytes: integers [n], each row's payload length; a tensor on any device, or an array. first: how many rows
-    overflow before these. Returns each row's place in the overflow area, int64 [n] on that device, -1 for a row that
+    overflow before these. Returns each row's index in the overflow area, int64 [n] on that device, -1 for a row that
     fits its slot; and how many rows have overflowed after the last of these."""
     if isinstance(payload_bytes, torch.Tensor) and payload_bytes.is_cuda:
         overflows = payload_bytes > min(slot_bytes, row_bytes)

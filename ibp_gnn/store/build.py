@@ -14,7 +14,7 @@ from tqdm import tqdm
 from ..codec import dispatch
 from ..codec.codec import Codec
 from ..codec.compressed_rows import CompressedRows
-from ..codec.slot_length import best_lead_bytes, best_slot_bytes, count_overflow, overflow_places, payload_histogram
+from ..codec.slot_length import assign_overflow, best_lead_bytes, best_slot_bytes, count_overflow, payload_histogram
 from ..codec.values import as_tensor, check_row_shape, num_values
 from .file.journal import LostWorkError
 from .order import slots_of
@@ -94,8 +94,8 @@ def build_in_memory(job: Job) -> tuple[CompressedRows, int]:
     reader = job.reader()
     plan, lengths = size(job, reader.chunks())
     rows = CompressedRows.empty(job.num_rows, job.codec.row_bytes, plan.slot_bytes, plan.num_overflow)
-    for first, chunk, places, _ in with_overflow(job, plan, reader, lengths):
-        encode(job, first, chunk, places, rows.view(first, len(chunk)))
+    for first, chunk, overflow_index, _ in with_overflow(job, plan, reader, lengths):
+        encode(job, first, chunk, overflow_index, rows.view(first, len(chunk)))
     return rows, plan.lead_bytes
 
 
@@ -130,7 +130,7 @@ def with_overflow(
     job: Job, plan: Plan, reader: RowReader, lengths: np.ndarray | None, first: int = 0, first_overflow: int = 0
 ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor, int]]:
     """lengths: from `size`, or None to measure again; first_overflow: how many rows before row `first` overflow.
-    Yields, for each chunk from row `first` on: its first row, its rows, their places in the overflow area (int64 [n];
+    Yields, for each chunk from row `first` on: its first row, its rows, their indices in the overflow area (int64 [n];
     -1 for those that do not go there), and how many rows up to the chunk's end do so. Raises LostWorkError if other
     rows overflow than the plan says."""
     for at, chunk in with_progress(reader.chunks(first), "compressing", job, first):
@@ -138,24 +138,29 @@ def with_overflow(
             measured = dispatch.measure(job.codec.form, chunk).numpy()
         else:
             measured = lengths[at : at + len(chunk)]
-        places, first_overflow = overflow_places(measured, plan.slot_bytes, job.codec.row_bytes, first_overflow)
+        overflow_index, first_overflow = assign_overflow(measured, plan.slot_bytes, job.codec.row_bytes, first_overflow)
         if first_overflow > plan.num_overflow:
             break
-        yield at, chunk, places, first_overflow
+        yield at, chunk, overflow_index, first_overflow
     if first_overflow != plan.num_overflow:
         raise LostWorkError("want the features as they were when their rows were measured, got others")
 
 
 def encode(
-    job: Job, first: int, chunk: torch.Tensor, places: torch.Tensor, out: CompressedRows, first_overflow: int = 0
+    job: Job,
+    first: int,
+    chunk: torch.Tensor,
+    overflow_index: torch.Tensor,
+    out: CompressedRows,
+    first_overflow: int = 0,
 ) -> None:
     """The arguments are what `with_overflow` yields. Raises ValueError naming the row that fitted its slot when it was
     measured and does not now, or the other way round."""
     try:
-        dispatch.encode(job.codec.form, chunk, places, out, first_overflow=first_overflow, first_row=first)
+        dispatch.encode(job.codec.form, chunk, overflow_index, out, first_overflow=first_overflow, first_row=first)
     except ValueError as error:
         overflows = dispatch.measure(job.codec.form, chunk) > out.slot_bytes
-        changed = torch.nonzero(overflows != (places >= 0)).flatten()
+        changed = torch.nonzero(overflows != (overflow_index >= 0)).flatten()
         if len(changed) == 0:
             raise
         slot = first + int(changed[0])

@@ -51,10 +51,10 @@ class ArrayReader:
         self._release = page_releaser(features)
 
     def chunks(self, first: int = 0) -> Chunks:
-        places = range(first, self.num_rows, self._step)
+        starts = range(first, self.num_rows, self._step)
         if isinstance(self._features, np.ndarray):  # may wait for a disk
-            return _one_ahead(lambda at: (at, self._read(at)), places)
-        return ((at, self._read(at)) for at in places)
+            return _one_ahead(lambda at: (at, self._read(at)), starts)
+        return ((at, self._read(at)) for at in starts)
 
     def _read(self, first: int) -> torch.Tensor:
         where: Any = slice(first, first + self._step)
@@ -73,12 +73,12 @@ class ArrayReader:
         return to_bytes(chunk)
 
 
-def _one_ahead(read: Callable[[int], tuple[int, torch.Tensor]], places: range) -> Chunks:
-    """read(place) for each, the next one being read while one is worked on."""
+def _one_ahead(read: Callable[[int], tuple[int, torch.Tensor]], starts: range) -> Chunks:
+    """read(start) for each, the next one being read while one is worked on."""
     with ThreadPoolExecutor(1) as pool:
-        futures = [pool.submit(read, place) for place in places[:1]]
-        for place in places[1:]:
-            futures.append(pool.submit(read, place))
+        futures = [pool.submit(read, start) for start in starts[:1]]
+        for start in starts[1:]:
+            futures.append(pool.submit(read, start))
             yield futures.pop(0).result()
         for future in futures:
             yield future.result()

@@ -8,7 +8,7 @@ import torch
 
 from .. import CompressedFeatureStore, CompressedRows
 from ..codec import dispatch
-from ..codec.slot_length import best_lead_bytes, count_overflow, overflow_places, payload_histogram
+from ..codec.slot_length import assign_overflow, best_lead_bytes, count_overflow, payload_histogram
 from ..codec.values import as_tensor, to_bytes
 from ..store.build import Layout, choose_slot_bytes, fit_codec
 
@@ -64,11 +64,11 @@ class StoreBuilder:
         row_bytes = to_bytes(rows)
         payload_bytes = dispatch.measure(self.codec.form, row_bytes)
         self._histogram += payload_histogram(payload_bytes, self.codec.row_bytes)
-        places, overflowed = overflow_places(
+        overflow_index, overflowed = assign_overflow(
             payload_bytes, self._rows.slot_bytes, self.codec.row_bytes, self._overflowed
         )
         if overflowed > self._rows.num_overflow:
             self._rows = self._rows.with_overflow(max(overflowed, self._rows.num_overflow * 5 // 4))
         part = self._rows.view(self._written, len(rows))
-        dispatch.encode(self.codec.form, row_bytes, places, part, first_row=self._written)
+        dispatch.encode(self.codec.form, row_bytes, overflow_index, part, first_row=self._written)
         self._written, self._overflowed = self._written + len(rows), overflowed

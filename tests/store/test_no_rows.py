@@ -39,7 +39,7 @@ def check(store: CompressedFeatureStore, shape: tuple[int, ...], dtype: torch.dt
     assert store.gather(NO_IDS.to(torch.int32), out=nothing(shape, dtype)).shape == shape
     with pytest.raises(IndexError, match="want 0 <= id < 0, got 0 at position 0"):
         store.gather(torch.tensor([0]))
-    if store._file_rows is None:
+    if store._held_file is None:
         store.update(NO_IDS, nothing(shape, dtype))
 
 

@@ -117,13 +117,13 @@ def _compress_to(
 
         with ThreadPoolExecutor(1) as pool:
             pending: Future[None] | None = None
-            for first, chunk, places, overflow_end in build.with_overflow(
+            for first, chunk, overflow_index, overflow_end in build.with_overflow(
                 job, plan, reader, lengths, rows_done, overflow_done
             ):
                 part = CompressedRows.empty(
                     len(chunk), job.codec.row_bytes, plan.slot_bytes, overflow_end - overflow_done
                 )
-                build.encode(job, first, chunk, places, part, overflow_done)
+                build.encode(job, first, chunk, overflow_index, part, overflow_done)
                 if pending is not None:
                     pending.result()
                 pending = pool.submit(write, first + len(chunk), part, overflow_end)

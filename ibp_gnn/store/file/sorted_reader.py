@@ -53,12 +53,12 @@ class SortedReader:
         """Raises LostWorkError if the file is not what was dealt."""
         for start in range(first // self._partition_rows * self._partition_rows, self.num_rows, self._partition_rows):
             ids = self._order[start : start + self._partition_rows].numpy()
-            place = np.empty(len(ids), np.int64)  # of each slot's row in the partition, which is in the order of ids
-            place[np.argsort(ids, kind="stable")] = np.arange(len(ids))
+            row_of = np.empty(len(ids), np.int64)  # of each slot, in the partition, which is in the order of ids
+            row_of[np.argsort(ids, kind="stable")] = np.arange(len(ids))
             shape = (len(ids), self._row_bytes)
             rows = self._read(start, shape)
             for at in range(max(first, start), start + len(ids), self._step):
-                yield at, torch.from_numpy(rows[place[at - start : at - start + self._step]])
+                yield at, torch.from_numpy(rows[row_of[at - start : at - start + self._step]])
             del rows  # before the next partition comes
 
     def _read(self, start: int, shape: tuple[int, int]) -> np.ndarray:
