@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from . import _renamed
 from .integrations import dgl_compat
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ _LAZY_NAMES = {
     "CompressedFeatureStore": ".store.feature_store",
     "CompressedGPUCache": ".gpu.cache",
     "CompressedRows": ".codec.compressed_rows",
-    "FeatureStore": ".graphbolt",
     "FormatError": "._native",
     "GatherStats": ".codec.gather",
+    "GraphBoltFeatureStore": ".graphbolt",
     "PinError": ".store.pinned",
     "Prefetcher": ".gpu.prefetch",
     "RowSource": ".store.row_source",
@@ -51,9 +52,9 @@ __all__ = [
     "CompressedFeatureStore",
     "CompressedGPUCache",
     "CompressedRows",
-    "FeatureStore",
     "FormatError",
     "GatherStats",
+    "GraphBoltFeatureStore",
     "PinError",
     "Prefetcher",
     "RowSource",
@@ -71,6 +72,9 @@ def __getattr__(name: str) -> Any:
         value = getattr(_import(_LAZY_NAMES[name]), name)
         globals()[name] = value
         return value
+    if name == "FeatureStore":
+        _renamed.warn("ibp_gnn.FeatureStore", "ibp_gnn.GraphBoltFeatureStore", stacklevel=2)
+        return __getattr__("GraphBoltFeatureStore")
     if name in _LAZY_MODULES:
         return _import(f".{name}")
     raise AttributeError(f"module 'ibp_gnn' has no attribute {name!r}")

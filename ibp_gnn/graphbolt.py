@@ -1,5 +1,17 @@
-"""DGL GraphBolt: `CompressedFeature` and `FeatureStore`. Importing this imports DGL."""
+"""DGL GraphBolt: `CompressedFeature` and `GraphBoltFeatureStore`. Importing this imports DGL."""
 
-from .integrations.graphbolt import CompressedFeature, FeatureStore, require_native
+from __future__ import annotations
 
-__all__ = ["CompressedFeature", "FeatureStore", "require_native"]
+from typing import Any
+
+from . import _renamed
+from .integrations.graphbolt import CompressedFeature, GraphBoltFeatureStore, require_native
+
+__all__ = ["CompressedFeature", "GraphBoltFeatureStore", "require_native"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "FeatureStore":
+        _renamed.warn("ibp_gnn.graphbolt.FeatureStore", "ibp_gnn.graphbolt.GraphBoltFeatureStore", stacklevel=2)
+        return GraphBoltFeatureStore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

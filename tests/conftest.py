@@ -16,7 +16,7 @@ from matrices import EXHAUSTIVE
 from page_locking import Registers
 
 from ibp_gnn import Codec, _native
-from ibp_gnn.codec.forms import IbpForm
+from ibp_gnn.codec.ibp import IbpForm
 from ibp_gnn.codec.values import dtype_from_name
 
 # What a shell starts in the background ignores Ctrl-C, which some tests send.

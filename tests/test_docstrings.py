@@ -28,7 +28,7 @@ NEEDS = {
     "CompressedGPUCache": needs_gpu,
     "PinError": needs_gpu,
     "share_budget": needs_gpu,
-    "FeatureStore": needs_dgl,
+    "GraphBoltFeatureStore": needs_dgl,
     "attach": needs_dgl,
     "detach": needs_dgl,
     "fetch": needs_dgl,
@@ -42,7 +42,7 @@ PUBLIC = [
     "hotness.degree",
     "hotness.presample",
     "hotness.reverse_pagerank",
-    "pyg.CompressedFeatureStore",
+    "pyg.PyGFeatureStore",
     "pyg.NeighborSampler",
 ]
 # What a store and its caches ask of each other.
@@ -87,8 +87,8 @@ def test_all_public_modules_are_here() -> None:
     assert modules == set(ibp_gnn._LAZY_MODULES)
     assert {f"hotness.{name}" for name in ibp_gnn.hotness.__all__} <= set(PUBLIC)
     for module, is_here in (("graphbolt", HAS_DGL), ("pyg", HAS_PYG)):
-        if is_here:  # FeatureStore is ibp_gnn.FeatureStore
-            exported = {f"{module}.{name}" for name in named(module).__all__} - {"graphbolt.FeatureStore"}
+        if is_here:  # GraphBoltFeatureStore is ibp_gnn.GraphBoltFeatureStore
+            exported = {f"{module}.{name}" for name in named(module).__all__} - {"graphbolt.GraphBoltFeatureStore"}
             assert exported <= set(PUBLIC)
 
 

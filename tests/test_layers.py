@@ -14,7 +14,7 @@ import ibp_gnn
 PACKAGE = Path(ibp_gnn.__file__).parent
 # From the lowest. What stands in one line knows nothing of its neighbours.
 LAYERS = [
-    {"errors", "_extension", "concurrency", "config"},
+    {"errors", "_extension", "_renamed", "concurrency", "config"},
     {"_native"},
     {"codec"},
     {"store"},
@@ -35,12 +35,12 @@ def module_of(file: Path) -> tuple[str, ...]:
 MODULES = {module_of(file): file for file in sorted(PACKAGE.rglob("*.py"))}
 
 
-def imports(module: tuple[str, ...], *, lazy: bool) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Line and module of what `module` imports of the package, by `from` or `import`; lazy: within functions, too, and
-    what only type checkers see."""
+def imports(module: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Line and module of what `module` imports of the package, by `from` or `import`, within functions too, and what
+    only type checkers see."""
     file = MODULES[module]
     package = module if file.name == "__init__.py" else module[:-1]
-    for node in nodes(ast.parse(file.read_text()), lazy):
+    for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] == "ibp_gnn":
@@ -57,16 +57,6 @@ def imports(module: tuple[str, ...], *, lazy: bool) -> Iterator[tuple[int, tuple
                 yield node.lineno, nearest((*start, alias.name))
 
 
-def nodes(node: ast.AST, lazy: bool) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        if not lazy and isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        if not lazy and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-            continue
-        yield child
-        yield from nodes(child, lazy)
-
-
 def nearest(name: tuple[str, ...]) -> tuple[str, ...]:
     """The module that a dotted name is, or is an attribute of."""
     while name not in MODULES:
@@ -81,7 +71,7 @@ def test_every_folder_has_a_layer():
 @pytest.mark.parametrize("module", [module for module in MODULES if module], ids=".".join)
 def test_no_import_goes_up(module):
     layer = LAYER_OF[module[0]]
-    for line, imported in imports(module, lazy=True):
+    for line, imported in imports(module):
         if not imported:  # public names, which any layer above those may take from the package
             assert module[0] in ("training", "command"), f"line {line}: want the module itself, got ibp_gnn"
             continue
@@ -90,11 +80,13 @@ def test_no_import_goes_up(module):
 
 
 def test_no_circle():
-    """Of what is imported when a module is: static_order raises CycleError."""
-    graph = {module: {imported for _, imported in imports(module, lazy=False)} - {module} for module in MODULES}
+    """Of all imports, those within functions and for type checkers too: static_order raises CycleError."""
+    graph = {module: {imported for _, imported in imports(module)} - {module} for module in MODULES}
     assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(MODULES)
 
 
-def test_circles_within_a_folder_are_seen_too():
-    assert ("codec", "forms") in {imported for _, imported in imports(("codec", "codec"), lazy=False)}
-    assert ("integrations", "dgl_compat") in {imported for _, imported in imports((), lazy=False)}
+def test_imports_are_seen_wherever_they_are():
+    assert ("codec", "forms") in {imported for _, imported in imports(("codec", "codec"))}
+    assert ("integrations", "dgl_compat") in {imported for _, imported in imports(())}
+    assert ("gpu", "cache") in {imported for _, imported in imports(())}, "what only type checkers see"
+    assert ("store", "file", "building") in {imported for _, imported in imports(("command", "store_commands"))}, "lazy"

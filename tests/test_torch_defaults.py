@@ -170,7 +170,7 @@ def dgl_graphs(_: Path) -> list[torch.Tensor]:
 
 @step
 def graphbolt_features(_: Path) -> list[torch.Tensor]:
-    features = ibp_gnn.FeatureStore({("node", None, "feat"): FLOATS, ("node", None, "y"): NEW_IDS.numpy()})
+    features = ibp_gnn.GraphBoltFeatureStore({("node", None, "feat"): FLOATS, ("node", None, "y"): NEW_IDS.numpy()})
     features.update("node", None, "feat", NEW_ROWS, NEW_IDS)
     return [
         features.read("node", None, "feat", IDS),
@@ -181,7 +181,7 @@ def graphbolt_features(_: Path) -> list[torch.Tensor]:
 
 @step
 def pyg_features(_: Path) -> list[torch.Tensor]:
-    features = ibp_gnn.pyg.CompressedFeatureStore({("a", "x"): FLOATS, ("b", "y"): NEW_IDS.numpy()})
+    features = ibp_gnn.pyg.PyGFeatureStore({("a", "x"): FLOATS, ("b", "y"): NEW_IDS.numpy()})
 
     def get(group: str, name: str, index: object) -> torch.Tensor:
         return features.get_tensor(group_name=group, attr_name=name, index=index)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Any, Literal, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -12,20 +11,21 @@ import torch
 from .. import _native
 from . import dispatch
 from .compressed_rows import CompressedRows
-from .fit_dict import escape_share, fit_dictionaries
-from .fit_ibp import fit_invariant_bits
-from .forms import DictForm, Form, IbpForm, check_chunk
+from .forms import Form, Minimize, Sample
 from .gather import GpuGather, MappedRows
 from .mapped_arrays import page_releaser
+from .registry import FORMS
+from .slot_length import (
+    assign_overflow,
+    best_slot_bytes,
+    compact_bytes,
+    count_overflow,
+    payload_histogram,
+    size_to_minimize,
+)
 from .values import as_ids, as_tensor, check_row_shape, num_values, prepare_out, to_bytes
 
-CODECS = ("auto", "dict", "ibp")
-Minimize = Literal["slots", "payloads"]
-_SECTOR_BYTES = 32
-# Codes of fewer than 3 bits must take one part in so many off the slots: they leave more values to escape codes, and a
-# GPU decodes them 2 to 12 % slower.
-_SHORT_CODE_BITS = 3
-_SHORT_CODES_MUST_SAVE = 40
+CODECS = ("auto", *FORMS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,9 @@ class Codec:
             raise ValueError(f"form: want one for rows of {self.row_bytes} bytes, got one for {form.row_bytes}")
 
     def __repr__(self) -> str:
-        return f"Codec({self.dtype}, row_shape={self.row_shape}, {_describe(self.form)})"
+        parameters = [f"{name}={value}" for name, value in self.form.parameters().items()]
+        described = ", ".join([repr(self.kind), *parameters])
+        return f"Codec({self.dtype}, row_shape={self.row_shape}, {described})"
 
     @classmethod
     def fit(
@@ -137,30 +139,24 @@ class Codec:
             raise ValueError(f"codec: want one of {list(CODECS)}, got {codec!r}")
         if minimize not in get_args(Minimize):
             raise ValueError(f"minimize: want one of {list(get_args(Minimize))}, got {minimize!r}")
-        if codec == "dict" and (word_bits, words_per_chunk, threshold) != (None, None, None):
-            raise ValueError("word_bits, words_per_chunk and threshold: want None with codec 'dict', which has none")
-        if word_bits is not None:
-            check_chunk(word_bits, 1)
-        if words_per_chunk is not None:
-            check_chunk(word_bits or 8, words_per_chunk)
-        if threshold is not None and not 0.5 <= threshold <= 1:
-            raise ValueError(f"threshold: want 0.5 to 1, got {threshold!r}")
+        options = {"word_bits": word_bits, "words_per_chunk": words_per_chunk, "threshold": threshold}
+        given = {name: value for name, value in options.items() if value is not None}
+        forms = list(FORMS.values()) if codec == "auto" else [FORMS[codec]]
+        if given and not any(given.keys() <= set(form.fit_options) for form in forms):
+            names = "word_bits, words_per_chunk and threshold"
+            raise ValueError(f"{names}: want None with codec {codec!r}, which has none")
+        for form in forms:
+            form.check_fit_options(given)
         if max_rows is not None and max_rows < 1:
             raise ValueError(f"max_rows: want at least 1, got {max_rows!r}")
-        sample = sample_rows(rows, max_rows, seed)
-        row_bytes = to_bytes(sample)
-        forms: list[Form] = []
-        if codec != "ibp":
-            forms += [_fit_dictionary(sample, len(rows), row_bytes, minimize)]
-        if codec != "dict":
-            value_bits = 8 * sample.dtype.itemsize
-            forms += [fit_invariant_bits(row_bytes, value_bits, word_bits, words_per_chunk, threshold)]
-
-        best = forms[0]
-        if len(forms) > 1:
+        picked = sample_rows(rows, max_rows, seed)
+        sample = Sample(picked, to_bytes(picked), len(rows), minimize)
+        fitted = [form.fit(sample, given) for form in forms]
+        best = fitted[0]
+        if len(fitted) > 1:
             sizes: tuple[Minimize, ...] = ("slots", "payloads") if minimize == "slots" else ("payloads",)
-            best = min(forms, key=lambda form: [_size(form, row_bytes, of) for of in sizes])
-        return cls(sample.dtype, tuple(sample.shape[1:]), best)
+            best = min(fitted, key=lambda form: [size_to_minimize(form, sample.row_bytes, of) for of in sizes])
+        return cls(picked.dtype, tuple(picked.shape[1:]), best)
 
     @property
     def kind(self) -> str:
@@ -168,29 +164,30 @@ class Codec:
 
     @property
     def mask(self) -> np.ndarray:
-        return self._ibp.as_words(self._ibp.mask_bytes)
+        return cast(np.ndarray, self._shown("mask"))
 
     @property
     def bitval(self) -> np.ndarray:
-        return self._ibp.as_words(self._ibp.bitval_bytes)
+        return cast(np.ndarray, self._shown("bitval"))
 
     @property
     def threshold(self) -> float:
-        return self._ibp.threshold
+        return cast(float, self._shown("threshold"))
 
     @property
     def word_bits(self) -> int:
-        return self._ibp.word_bits
+        return cast(int, self._shown("word_bits"))
 
     @property
     def words_per_chunk(self) -> int:
-        return self._ibp.words_per_chunk
+        return cast(int, self._shown("words_per_chunk"))
 
-    @property
-    def _ibp(self) -> IbpForm:
-        if not isinstance(self.form, IbpForm):
-            raise AttributeError(f"only codec 'ibp' has this attribute; this is codec {self.kind!r}")
-        return self.form
+    def _shown(self, name: str) -> Any:
+        """An attribute that the forms of some codecs have."""
+        if name in self.form.shown:
+            return getattr(self.form, name)
+        kinds = " and ".join(repr(kind) for kind, form in FORMS.items() if name in form.shown)
+        raise AttributeError(f"only codec {kinds} has this attribute; this is codec {self.kind!r}")
 
     @property
     def nbytes(self) -> int:
@@ -249,9 +246,9 @@ class Codec:
             slot_bytes = best_slot_bytes(payload_histogram(payload_bytes, self.row_bytes), self.row_bytes)
         elif not isinstance(slot_bytes, int):
             raise ValueError(f"slot_bytes: want an int or None, got {slot_bytes!r}")
-        spills = self.spills(payload_bytes, slot_bytes)
-        out = CompressedRows.empty(len(row_bytes), self.row_bytes, slot_bytes, int(spills.sum()), tensor.device)
-        dispatch.encode(self.form, row_bytes, torch.where(spills, torch.cumsum(spills, 0) - 1, -1), out)
+        overflow_index, num_overflow = assign_overflow(payload_bytes, slot_bytes, self.row_bytes)
+        out = CompressedRows.empty(len(row_bytes), self.row_bytes, slot_bytes, num_overflow, tensor.device)
+        dispatch.encode(self.form, row_bytes, overflow_index, out)
         return out
 
     def decompress(self, compressed: CompressedRows, ids: Any = None, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -311,7 +308,7 @@ class Codec:
         ordered = torch.sort(stored).values
         histogram = payload_histogram(lengths, self.row_bytes)
         slot_bytes = best_slot_bytes(histogram, self.row_bytes)
-        num_overflow = int(self.spills(lengths, slot_bytes).sum())
+        num_overflow = count_overflow(histogram, slot_bytes)
         slots = compact_bytes(histogram, slot_bytes, self.row_bytes) + 2 * _native.cpu.SLACK_BYTES
         compact = slots + metadata
         percentiles = {f"p{round(100 * cut)}": int(ordered[round(cut * (len(ordered) - 1))]) for cut in cuts}
@@ -329,104 +326,8 @@ class Codec:
             compact_bytes=compact,
             compact_savings=1 - compact / raw,
             overflow_share=num_overflow / len(stored),
-            escape_share=escape_share(self.form, tensor) if isinstance(self.form, DictForm) else None,
+            escape_share=self.form.escape_share(tensor),
         )
-
-    def spills(self, payload_bytes: torch.Tensor, slot_bytes: int) -> torch.Tensor:
-        """Which rows do not fit their slots.
-
-        Args:
-            payload_bytes: [n], lengths from `measure`.
-            slot_bytes: length of the slots.
-
-        Returns:
-            bool [n]: which rows go to the overflow area with slots of this length.
-        """
-        if slot_bytes >= self.row_bytes:
-            return torch.zeros_like(payload_bytes, dtype=torch.bool)
-        return payload_bytes > slot_bytes
-
-
-def payload_histogram(payload_bytes: torch.Tensor, row_bytes: int) -> torch.Tensor:
-    """payload_bytes: int32 [n]. Returns int64 [row_bytes + 1] on the CPU: rows per payload length; lengths of
-    row_bytes or more, which are stored raw, share the last count."""
-    if payload_bytes.is_cuda:
-        return torch.bincount(payload_bytes.clamp(max=row_bytes), minlength=row_bytes + 1).cpu()
-    # torch's own takes 100 times as long on a busy CPU, as its threads spin.
-    return torch.from_numpy(np.bincount(np.minimum(payload_bytes.numpy(), row_bytes), minlength=row_bytes + 1))
-
-
-def best_slot_bytes(histogram: torch.Tensor, row_bytes: int) -> int:
-    """The slot length, a multiple of 4 below row_bytes or row_bytes itself, for which slots and overflow rows take the
-    fewest bytes; or a multiple of a memory sector (32 bytes) if that takes at most 3 % more, and no more than it saves
-    of what a gather fetches, which is whole sectors. histogram: from `payload_histogram`.
-
-    A slot that starts a sector shares none with its neighbours: on an H200, rows of 128 float32 in slots of 448 bytes
-    came 7 % faster from GPU memory than in slots of 436 or 444, and 5 % faster over PCIe.
-    """
-    counts = histogram.numpy().astype(np.int64)
-    num_rows, fitting = int(counts.sum()), np.cumsum(counts)
-
-    def best(align: int) -> tuple[int, int]:
-        lengths = np.append(np.arange(align, row_bytes, align), row_bytes)
-        overflow = np.where(lengths < row_bytes, num_rows - fitting[lengths], 0)
-        total = num_rows * lengths + overflow * row_bytes
-        return int(lengths[np.argmin(total)]), int(total.min())
-
-    (shortest, fewest), (aligned, total) = best(_native.cpu.OVERFLOW_INDEX_BYTES), best(_SECTOR_BYTES)
-    fetched = shortest + _SECTOR_BYTES - math.gcd(shortest, _SECTOR_BYTES)  # on average, when all offsets are as likely
-    worth = total * aligned <= fewest * fetched and 100 * total <= 103 * fewest
-    return aligned if worth else shortest
-
-
-def compact_bytes(histogram: torch.Tensor, slot_bytes: int, row_bytes: int) -> int:
-    """What slots of this length and the overflow rows take. histogram: from `payload_histogram`."""
-    overflow = int(histogram[slot_bytes + 1 :].sum()) if slot_bytes < row_bytes else 0
-    return int(histogram.sum()) * slot_bytes + overflow * row_bytes
-
-
-def best_lead_bytes(form: Form, histogram: torch.Tensor, slot_bytes: int) -> int:
-    """How many bytes of a slot a GPU should fetch before it knows the payload's length: few enough not to fetch
-    what it does not need, enough that a second fetch, whose latency is counted as 64 bytes, is rare."""
-    counts = histogram[: slot_bytes + 1].numpy().astype(np.int64)
-    counts = np.append(counts, np.zeros(slot_bytes + 1 - len(counts), np.int64))
-    if counts.sum() == 0:
-        return slot_bytes
-    if isinstance(form, DictForm) and not form.zero_code:  # lengths differ by a few escapes; kernels want one fetch
-        return int(np.flatnonzero(counts)[-1])
-    leads = np.unique(np.append(np.arange(16, slot_bytes, 16), slot_bytes))
-    lengths = np.arange(slot_bytes + 1)
-    rows_up_to, bytes_up_to = np.cumsum(counts), np.cumsum(counts * lengths)
-    longer = rows_up_to[-1] - rows_up_to[leads]
-    fetched = leads * rows_up_to[leads] + (bytes_up_to[-1] - bytes_up_to[leads]) + 64 * longer
-    return int(leads[np.argmin(fetched)])
-
-
-def _size(form: Form, rows: torch.Tensor, minimize: Minimize) -> int:
-    """What is to be small, of rows: uint8 [n, row_bytes]."""
-    if minimize == "payloads":
-        return dispatch.stored_bytes(form, rows)
-    histogram = payload_histogram(dispatch.measure(form, rows), form.row_bytes)
-    return compact_bytes(histogram, best_slot_bytes(histogram, form.row_bytes), form.row_bytes)
-
-
-def _fit_dictionary(sample: torch.Tensor, total_rows: int, rows: torch.Tensor, minimize: Minimize) -> DictForm:
-    """rows: the sample as uint8 [n, row_bytes]."""
-    forms = fit_dictionaries(sample, total_rows)
-    if minimize == "payloads":
-        return forms[0]
-
-    def cost(form: DictForm) -> int:
-        return _size(form, rows, minimize) * (_SHORT_CODES_MUST_SAVE - (form.code_bits >= _SHORT_CODE_BITS))
-
-    return min(forms, key=cost)
-
-
-def _describe(form: Form) -> str:
-    """The form's kind and scalar parameters."""
-    scalars = {f.name: getattr(form, f.name) for f in dataclasses.fields(form)}  # type: ignore[arg-type]
-    shown = [f"{name}={value}" for name, value in scalars.items() if not isinstance(value, np.ndarray)]
-    return ", ".join([repr(form.kind), *shown])
 
 
 def sample_rows(rows: Any, max_rows: int | None = None, seed: int = 0) -> torch.Tensor:

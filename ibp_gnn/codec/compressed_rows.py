@@ -18,6 +18,14 @@ _COPY_BYTES = 64 << 20  # bounds the temporaries of `select`
 class CompressedRows:
     """num_rows rows in slots of slot_bytes bytes, on one device; what they decode to is up to the codec.
 
+    The words, here and in all that holds such rows:
+    id: what users call a row. slot: where it lies here; the id itself, but for a store with an order.
+    order: the ids by slot, hottest first: order[slot] = id. slot_of, its inverse: slot_of[id] = slot.
+    overflow: rows that do not fit their slot, in an area of their own; overflow index: where a row lies there.
+    place: what a gather reads of a row on a GPU, where a cache and its store are counted in one (GpuGather).
+    position: where an id stands among the ids that were given.
+    rank: how many rows of several stores are hotter (gpu/budget.py).
+
     slots: uint8 [num_rows * slot_bytes + SLACK_BYTES]
     bitmask: uint8 [bitmask_bytes(num_rows)], bit i = 1: slot i holds a payload, 0: a raw row or an overflow index
     overflow: uint8 [num_overflow * row_bytes + SLACK_BYTES], raw rows that do not fit their slot
@@ -146,16 +154,16 @@ class CompressedRows:
         )
 
     def with_overflow(self, num_overflow: int) -> CompressedRows:
-        """These rows, sharing slots and bitmask, with a copy of the overflow area that has more room.
+        """These rows, sharing slots and bitmask, with a copy of the overflow area that has another length.
 
         Args:
-            num_overflow: rows that it is to have room for: as many as there are, or more.
+            num_overflow: rows that it is to have room for.
 
         Returns:
-            The rows; what is new in the overflow area is for an encoder to fill.
+            The rows. What is new in a longer overflow area is for an encoder to fill; a shorter one has the first rows.
         """
         room = CompressedRows.empty(0, self.row_bytes, self.slot_bytes, num_overflow, self.device).overflow
-        used = self.num_overflow * self.row_bytes
+        used = min(self.num_overflow, num_overflow) * self.row_bytes
         room[:used] = self.overflow[:used]
         return dataclasses.replace(self, overflow=room)
 

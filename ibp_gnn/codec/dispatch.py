@@ -52,7 +52,7 @@ def encode(
 ) -> None:
     """Writes the rows to `out`.
 
-    overflow_index: int64 [n] on the rows' device. Where slots are shorter than rows: the place in the overflow area of
+    overflow_index: int64 [n] on the rows' device. Where slots are shorter than rows: the index in the overflow area of
     each row that did not fit its slot when it was measured, -1 for every other row. Otherwise ignored.
     first_overflow: the index of the first row in the overflow area of `out`; not 0 on the CPU only.
     first_row: the number of the first row, for messages.

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 import torch
 
-from .forms import ESCAPE_SYMBOLS, DictForm
 from .values import to_bytes
+
+# Symbols in the escape dictionary; this number as an escape code says that the symbol is written out.
+ESCAPE_SYMBOLS = 7
 
 # Of floats.
 EXPONENT_BITS = {
@@ -33,7 +36,7 @@ _MAX_COLUMN_SYMBOL_BITS = 8
 # other than below the exponent with the sign moved there, which GPUs decode fastest.
 _MUST_SAVE = 200
 _VALUES_PER_STEP = 1 << 22  # bounds temporaries
-_SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,14 +72,14 @@ class _Counts:
         return counts.reshape(len(counts), signs, 1 << cut.symbol_bits, -1).sum(axis=(1, 3))
 
 
-def fit_dictionaries(rows: torch.Tensor, total_rows: int) -> list[DictForm]:
+def best_parts(rows: torch.Tensor, total_rows: int) -> list[dict[str, Any]]:
     """rows: a sample, [n, *row_shape] of a supported dtype, n >= 1, on CPU or CUDA; of total_rows rows. Returns for
-    each length of codes the form that makes the sample's payloads smallest; the smallest first. Short codes have
-    shorter payloads on average, long ones payloads of more equal lengths, which matters to slots."""
+    each length of codes the fields of the DictForm that makes the sample's payloads smallest; the smallest first. Short
+    codes have shorter payloads on average, long ones payloads of more equal lengths, which matters to slots."""
     value_bits = 8 * rows.dtype.itemsize
-    values = to_bytes(rows).view(_SIGNED[rows.dtype.itemsize])  # [n, num_values]
+    values = to_bytes(rows).view(SIGNED[rows.dtype.itemsize])  # [n, num_values]
     cuts = _cuts(rows.dtype)
-    best: dict[int, tuple[int, DictForm]] = {}
+    best: dict[int, tuple[int, dict[str, Any]]] = {}
     for with_columns in (True, False):  # longer symbols have no dictionary per column: counting would take much memory
         of_kind = [cut for cut in cuts if (cut.symbol_bits <= _MAX_COLUMN_SYMBOL_BITS) == with_columns]
         if not of_kind:
@@ -93,7 +96,7 @@ def fit_dictionaries(rows: torch.Tensor, total_rows: int) -> list[DictForm]:
                     cost *= _MUST_SAVE - (not per_column)
                     cost *= _MUST_SAVE - (cut == cuts[0] or not cuts[0].sign_low)
                     if code_bits not in best or cost < best[code_bits][0]:
-                        form = DictForm(
+                        parts = dict(
                             num_values=values.shape[1],
                             value_bits=value_bits,
                             symbol_bits=cut.symbol_bits,
@@ -105,28 +108,8 @@ def fit_dictionaries(rows: torch.Tensor, total_rows: int) -> list[DictForm]:
                             dictionary=dictionary,
                             escape_dictionary=escape_dictionary,
                         )
-                        best[code_bits] = cost, form
-    return [form for _, form in sorted(best.values(), key=lambda of_length: of_length[0])]
-
-
-def escape_share(form: DictForm, rows: torch.Tensor) -> float:
-    """rows: [n, *row_shape], n >= 1, of the form's dtype and shape, on CPU or CUDA. Returns the share of values whose
-    symbol has no code, and so takes an escape code at least."""
-    data, value_bytes = to_bytes(rows), form.value_bits // 8
-    columns = len(form.dictionary)
-    has_code = np.zeros((columns, 1 << form.symbol_bits), np.bool_)
-    np.put_along_axis(has_code, form.dictionary[:, : form.num_symbols].astype(np.int64), True, axis=1)
-    lookup = torch.from_numpy(has_code.reshape(-1)).to(rows.device)
-    column = (torch.arange(form.num_values, device=rows.device) % columns) << form.symbol_bits
-    below, escapes = form.value_bits - form.symbol_bits - form.sign_low, 0
-    for part in data.split(max(1, _VALUES_PER_STEP // form.num_values)):
-        values = part.view(_SIGNED[value_bytes]).to(torch.int64)
-        symbols = (values >> below) & ((1 << form.symbol_bits) - 1)
-        escaped = ~lookup[symbols + column]
-        if form.zero_code:
-            escaped &= values != 0
-        escapes += int(escaped.sum())
-    return escapes / (len(data) * form.num_values)
+                        best[code_bits] = cost, parts
+    return [parts for _, parts in sorted(best.values(), key=lambda of_length: of_length[0])]
 
 
 def _cuts(dtype: torch.dtype) -> list[_Cut]:

@@ -9,7 +9,8 @@ import torch
 
 from .. import _native
 from .compressed_rows import CompressedRows
-from .forms import DictForm, Form
+from .dict import DictForm
+from .forms import Form
 
 
 @dataclasses.dataclass(frozen=True)

@@ -91,6 +91,16 @@ def as_ids(ids: Any, name: str = "ids") -> torch.Tensor:
     return ids.contiguous()
 
 
+def check_ids_on_cpu(ids: torch.Tensor, num_rows: int) -> None:
+    """Raises IndexError naming the first id outside [0, num_rows), if the ids are in CPU memory."""
+    if ids.is_cuda or len(ids) == 0:
+        return
+    lowest, highest = torch.aminmax(ids)  # a quarter of the time that it takes to look for bad ids
+    if lowest < 0 or highest >= num_rows:
+        position = int(torch.nonzero((ids < 0) | (ids >= num_rows))[0])
+        raise IndexError(f"ids: want 0 <= id < {num_rows}, got {int(ids[position])} at position {position}")
+
+
 def prepare_out(
     out: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:

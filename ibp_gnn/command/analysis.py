@@ -13,10 +13,11 @@ import torch
 from ..codec import dispatch
 from ..codec.codec import Codec, CodecReport, sample_rows
 from ..codec.fit_dict import EXPONENT_BITS
+from ..codec.registry import FORMS
 from ..codec.values import as_tensor, check_row_shape, num_values, to_bytes
 
 # In the order in which "auto" tries them: of two that are equally small it takes the first.
-CANDIDATES = ("dict", "ibp")
+CANDIDATES = tuple(FORMS)
 
 # Of the transferred bytes. From the first on, compressing is worth it: misses take less time by about this share. Below
 # the second, what is gained is about what decoding costs.

@@ -74,7 +74,8 @@ def add_to(subparsers: Any) -> None:
 
 def _run_build(arguments: argparse.Namespace) -> None:
     from ..datasets.array_files import load_rows
-    from ..store.file.building import Job, build_file
+    from ..store.build import Job
+    from ..store.file.building import build_file
 
     path = arguments.store
     if path.is_dir() or not path.parent.is_dir():

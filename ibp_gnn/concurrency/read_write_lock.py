@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import abc
 import atexit
 import contextlib
 import os
@@ -16,6 +17,33 @@ from threading import get_ident
 from typing import NamedTuple, Protocol
 
 from .interrupts import uninterrupted
+
+
+class Block(contextlib.AbstractContextManager[None], abc.ABC):
+    """What `with` enters and, whatever interrupts it, leaves. Not a generator: an interrupt can come between its
+    `yield` and the block."""
+
+    def __enter__(self) -> None:
+        try:
+            self._enter()
+        except BaseException:
+            self._leave()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._leave()
+        except BaseException:
+            self._leave()
+            raise
+
+    @abc.abstractmethod
+    def _enter(self) -> None:
+        """May wait, and may raise."""
+
+    @abc.abstractmethod
+    def _leave(self) -> None:
+        """May be called again, and wherever `_enter` or itself was interrupted."""
 
 
 class OuterLock(Protocol):
@@ -171,45 +199,35 @@ class ReadWriteLock:
             self.outer.after_fork_in_child()
 
 
-class _Exclusive:
-    """A class, since an interrupt can come between a generator's `yield` and the `with` block."""
-
+class _Exclusive(Block):
     def __init__(self, lock: ReadWriteLock) -> None:
         self._lock = lock
+        self._me: int | None = None
 
-    def __enter__(self) -> None:
+    def _enter(self) -> None:
         lock, me = self._lock, get_ident()
         reads, writes = lock._reads.get(me, 0), lock._writes_of(me)
         if reads and not writes:
             raise RuntimeError(
                 "exclusive: want a thread that is not reading (`with lock:`), got one that is: it would wait for itself"
             )
-        self._me, self._writes = me, writes  # as it was before
-        try:
-            waiter = None
-            with lock._mutex:
-                if writes or (lock._writer is None and not lock._reads and not lock._queue):
-                    lock._writer, lock._writes = me, writes + 1
-                else:
-                    waiter = lock._enqueue(me, writes=True)
-            if waiter is not None:
-                waiter.granted.acquire()
-            if lock.outer is not None and not writes:
-                lock.outer.enter(me)
-        except BaseException:
-            self._leave()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._leave()
-        except BaseException:
-            self._leave()
-            raise
+        self._writes = writes  # as it was before
+        self._me = me
+        waiter = None
+        with lock._mutex:
+            if writes or (lock._writer is None and not lock._reads and not lock._queue):
+                lock._writer, lock._writes = me, writes + 1
+            else:
+                waiter = lock._enqueue(me, writes=True)
+        if waiter is not None:
+            waiter.granted.acquire()
+        if lock.outer is not None and not writes:
+            lock.outer.enter(me)
 
     def _leave(self) -> None:
-        """May be called again. Reads that began inside and go on are kept."""
-        self._lock._back_to(self._me, self._lock._reads.get(self._me, 0), self._writes)
+        """Reads that began inside and go on are kept."""
+        if self._me is not None:
+            self._lock._back_to(self._me, self._lock._reads.get(self._me, 0), self._writes)
 
 
 _MOST_SECONDS_AT_EXIT = 10.0  # for one that never ends

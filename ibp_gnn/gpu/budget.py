@@ -189,7 +189,7 @@ def _rank(stores: Mapping[Key, CompressedFeatureStore], hotness: Mapping[Key, An
     if hotness is not None and set(hotness) != set(stores):
         raise ValueError(f"hotness: want the keys of stores, {list(stores)}, got {list(hotness)}")
     scores = {
-        key: _place_in_order(store) if hotness is None else _checked(key, hotness[key], len(store))
+        key: _scores_of_order(store) if hotness is None else _checked(key, hotness[key], len(store))
         for key, store in stores.items()
     }
     order = hottest_first(torch.cat(list(scores.values())), sum(len(part) for part in scores.values()))
@@ -218,7 +218,7 @@ def _checked(key: Any, scores: Any, num_rows: int) -> torch.Tensor:
     return scores
 
 
-def _place_in_order(store: CompressedFeatureStore) -> torch.Tensor:
+def _scores_of_order(store: CompressedFeatureStore) -> torch.Tensor:
     """float64 [num_rows]: 1 for the first row in the store's order, towards 0 for the last one."""
     slots = store.to_slots(torch.arange(len(store), device="cpu")).to(torch.float64)
     return 1 - slots / len(store)

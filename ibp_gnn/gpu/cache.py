@@ -9,8 +9,8 @@ import torch
 
 from ..codec.compressed_rows import CompressedRows
 from ..codec.gather import GatherStats, GpuGather, Remap, ids_on_gpu
-from ..codec.values import as_ids, prepare_out, resolve_device
-from ..store.feature_store import CompressedFeatureStore, check_ids_on_cpu
+from ..codec.values import as_ids, check_ids_on_cpu, prepare_out, resolve_device
+from ..store.feature_store import CompressedFeatureStore
 from ..store.order import hottest_first
 from ..store.updates import CacheUpdate, RowPatch, RowWriter, StoreOnGpu
 from .capacity import is_share, parse_capacity

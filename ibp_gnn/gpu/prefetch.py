@@ -18,9 +18,9 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
 
-from ..codec.values import as_ids, resolve_device
-from ..store.feature_store import CompressedFeatureStore, check_ids_on_cpu
-from ..store.row_source import RowSource
+from ..codec.values import as_ids, check_ids_on_cpu, resolve_device
+from ..store.feature_store import CompressedFeatureStore
+from ..store.row_source import RowSource, is_row_source
 from .cache import CompressedGPUCache
 
 Batch = TypeVar("Batch")
@@ -78,7 +78,7 @@ class Prefetcher(Generic[Batch]):
             TypeError: a source that is no RowSource, a loader that is no iterable.
             ValueError: a lookahead below 1.
         """
-        if isinstance(source, (torch.Tensor, type)) or not isinstance(source, RowSource):
+        if not is_row_source(source):
             raise TypeError(f"source: want a RowSource (shape, dtype and gather), got {type(source).__name__}")
         if not isinstance(loader, Iterable):
             raise TypeError(f"loader: want an iterable of batches, got {type(loader).__name__}")

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from ..store.row_source import RowSource
+from ..store.row_source import RowSource, is_row_source
 from .dgl_compat import import_dgl
 
 import_dgl()  # before the first import from dgl, which may fail without it
@@ -188,16 +188,14 @@ _let_row_normalizer_work()
 
 
 def _check_source(source: Any) -> None:
-    # A tensor has shape, dtype and a method named gather, and a class has its attributes: both look like a
-    # RowSource.
-    looks = isinstance(source, RowSource) and isinstance(getattr(source, "dtype", None), torch.dtype)
+    if is_row_source(source):
+        return
     if isinstance(source, torch.Tensor):
         raise TypeError("source: want a RowSource, got a tensor; assign it to g.ndata[key] or compress it")
-    if isinstance(source, type) or not looks:
-        got = f"the class {source.__name__}" if isinstance(source, type) else type(source).__name__
-        raise TypeError(f"source: want a RowSource (an object with shape, dtype, gather(ids)), got {got}")
-    if len(source.shape) == 0:
+    if isinstance(source, RowSource) and not isinstance(source, type) and tuple(source.shape) == ():
         raise ValueError("source: want shape (num_rows, *row_shape), got ()")
+    got = f"the class {source.__name__}" if isinstance(source, type) else type(source).__name__
+    raise TypeError(f"source: want a RowSource (an object with shape, dtype, gather(ids)), got {got}")
 
 
 def _check_ids(ids: Any) -> None:

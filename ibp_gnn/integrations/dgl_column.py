@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from ..store.row_source import RowSource
+from ..store.tensor_source import TensorSource
 from .dgl_compat import import_dgl
 from .feature_tensor import FeatureTensor, KeptRows
-from .sources import TensorRows
 
 import_dgl()  # before the first import from dgl, which may fail without it
 from dgl.frame import Column, Scheme, _LazyIndex  # noqa: E402
@@ -287,7 +287,7 @@ def _rebuild_column(handle: SourceHandle, state: dict[str, Any], rows: torch.Ten
 
 
 def _rebuild_part(rows: torch.Tensor, dtype: torch.dtype, state: dict[str, Any]) -> SourceColumn:
-    return SourceColumn(SourceHandle(TensorRows(rows.view(dtype))), **state)
+    return SourceColumn(SourceHandle(TensorSource(rows.view(dtype))), **state)
 
 
 def _send_scheme(scheme: Scheme) -> tuple[type[Scheme], tuple[Any, ...]]:

@@ -1,6 +1,6 @@
 """Compressed features in DGL's GraphBolt: one Feature, and a feature store made of such Features.
 
-    features = ibp_gnn.FeatureStore(dataset.feature)                    # instead of gb.BasicFeatureStore(...)
+    features = ibp_gnn.GraphBoltFeatureStore(dataset.feature)           # instead of gb.BasicFeatureStore(...)
     pipe = gb.ItemSampler(items, batch_size=1024, shuffle=True)
     pipe = pipe.sample_neighbor(graph, [10, 10]).fetch_feature(features, node_feature_keys=["feat"])
     for batch in gb.DataLoader(pipe, num_workers=2):
@@ -31,16 +31,15 @@ from ..codec.codec import Codec
 from ..codec.values import resolve_device
 from ..gpu.cache import CompressedGPUCache
 from ..store.feature_store import CompressedFeatureStore, Layout
-from ..store.row_source import RowSource
+from ..store.row_source import RowSource, is_row_source
+from ..store.tensor_source import TensorSource
 from .dgl_compat import graphbolt_is_native, import_dgl
 from .sources import (
-    TensorRows,
     as_tensor,
     can_compress,
     compress,
     is_array,
     is_empty,
-    is_source,
     replace_rows,
     store_of,
     write_rows,
@@ -49,7 +48,7 @@ from .sources import (
 dgl = import_dgl()
 from dgl import graphbolt as gb  # noqa: E402
 
-__all__ = ["CompressedFeature", "FeatureStore", "require_native"]
+__all__ = ["CompressedFeature", "GraphBoltFeatureStore", "require_native"]
 
 FeatureKey = tuple[str, str | None, str]
 """(domain, type, name): domain is "node" or "edge"; type is None in a homogeneous graph, else the node type or, for
@@ -83,12 +82,12 @@ class CompressedFeature(gb.Feature):
             TypeError: a source that is no RowSource, a tensor among them.
         """
         super().__init__()
-        if not is_source(source):
+        if not is_row_source(source):
             hint = "; compress it first: CompressedFeatureStore.build(tensor)" if is_array(source) else ""
             raise TypeError(f"source: want a RowSource, got {type(source).__name__}{hint}")
         self.source = source
         self._metadata = dict(metadata or {})
-        self._build: dict[str, Any] | None = None  # how its rows were compressed, if a FeatureStore did that
+        self._build: dict[str, Any] | None = None  # how its rows were compressed, if a GraphBoltFeatureStore did that
         self._device = None if device is None else torch.device(device)
 
     def read(self, ids: torch.Tensor | None = None) -> torch.Tensor:
@@ -170,7 +169,7 @@ class CompressedFeature(gb.Feature):
             IndexError, TypeError, ValueError, RuntimeError: as CompressedFeatureStore's `update` and `build`.
         """
         store = store_of(self.source)
-        if store is None and not isinstance(self.source, TensorRows):
+        if store is None and not isinstance(self.source, TensorSource):
             raise NotImplementedError(
                 f"want a feature over a CompressedFeatureStore to update it, got {self.source!r}; make a new one: "
                 "features[key] = CompressedFeature(source)"
@@ -202,7 +201,7 @@ class CompressedFeature(gb.Feature):
         """
         store = store_of(self.source)
         if store is not None:
-            _ = store.can_map
+            store.page_lock()
         return self
 
     def is_pinned(self) -> bool:
@@ -211,7 +210,7 @@ class CompressedFeature(gb.Feature):
         Returns:
             True if they are page-locked.
         """
-        if isinstance(self.source, TensorRows):
+        if isinstance(self.source, TensorSource):
             return self.source.tensor.is_pinned()
         store = store_of(self.source)
         return store is not None and store.is_pinned
@@ -242,13 +241,13 @@ class CompressedFeature(gb.Feature):
         return f"CompressedFeature({self.source!r})"
 
 
-class FeatureStore(gb.BasicFeatureStore):
+class GraphBoltFeatureStore(gb.BasicFeatureStore):
     """Features by (domain, type, name), compressed: takes the place of `gb.BasicFeatureStore`.
 
     The tensors that it was made from are not kept. An OnDiskDataset with `in_memory: false` never holds them either.
 
     Example:
-        >>> held = ibp_gnn.FeatureStore({("node", None, "feat"): features}, progress=False)
+        >>> held = ibp_gnn.GraphBoltFeatureStore({("node", None, "feat"): features}, progress=False)
         >>> ids = torch.tensor([4, 1])
         >>> bool((held.read("node", None, "feat", ids) == features[ids]).all())
         True
@@ -400,7 +399,7 @@ class FeatureStore(gb.BasicFeatureStore):
         """
         self[domain, type_name, feature_name].update(value, ids)
 
-    def pin_memory_(self) -> FeatureStore:
+    def pin_memory_(self) -> GraphBoltFeatureStore:
         """Page-locks the features that can be, in place, as gb.TorchBasedFeatureStore does.
 
         Returns:
@@ -419,7 +418,7 @@ class FeatureStore(gb.BasicFeatureStore):
         """
         return all(hasattr(feature, "is_pinned") and feature.is_pinned() for feature in self._features.values())
 
-    def to(self, device: torch.device | str) -> FeatureStore:
+    def to(self, device: torch.device | str) -> GraphBoltFeatureStore:
         """A store with these features in the memory of a device; what is compressed stays so.
 
         Args:
@@ -435,12 +434,15 @@ class FeatureStore(gb.BasicFeatureStore):
         return moved
 
     def __repr__(self) -> str:
-        lines = ["FeatureStore("]
+        lines = ["GraphBoltFeatureStore("]
         for key, feature in self._features.items():
             # GraphBolt's own features print their rows.
             what = repr(feature) if isinstance(feature, CompressedFeature) else type(feature).__name__
             lines.append(f"    {key}: {what},")
         return "\n".join([*lines, ")"])
+
+
+FeatureStore = GraphBoltFeatureStore  # its name in pickles of version 0.1.0
 
 
 def require_native() -> None:
@@ -578,7 +580,7 @@ def _make_feature(
 ) -> gb.Feature:
     """The gb.Feature to serve for what was given: compressed, or as it was."""
     name = f"features[{key!r}]"
-    if is_source(value):
+    if is_row_source(value):
         return CompressedFeature(value, device=device)
     if isinstance(value, gb.TorchBasedFeature):
         rows, metadata = _tensor_of(value), value.metadata()
@@ -602,7 +604,7 @@ def _make_feature(
     # GraphBolt's own feature takes no 1-d tensors. What is empty may get rows to compress by an update.
     if tensor.dim() > 1 and not is_empty(tensor):
         return gb.TorchBasedFeature(tensor)
-    return _made_with(build, CompressedFeature(TensorRows(tensor), metadata, device=device))
+    return _made_with(build, CompressedFeature(TensorSource(tensor), metadata, device=device))
 
 
 def _made_with(build: dict[str, Any], feature: CompressedFeature) -> CompressedFeature:

@@ -1,6 +1,6 @@
 """Compressed features in PyG (PyTorch Geometric): a `torch_geometric.data.FeatureStore` that compresses its features.
 
-    features = ibp_gnn.pyg.CompressedFeatureStore({"x": x, "y": y})
+    features = ibp_gnn.pyg.PyGFeatureStore({"x": x, "y": y})
     graph = Data(edge_index=edge_index, num_nodes=len(x))               # structure only
     sampler = ibp_gnn.pyg.NeighborSampler(graph, [10, 10])
     for batch in NodeLoader((features, graph), sampler, input_nodes=train_ids, batch_size=1024):
@@ -32,8 +32,8 @@ import torch
 from ..codec.codec import Codec
 from ..codec.values import as_ids
 from ..store.feature_store import Layout
-from ..store.row_source import RowSource
-from .sources import have_form, hold, is_array, is_source, replace_rows, write_rows
+from ..store.row_source import RowSource, is_row_source
+from .sources import have_form, hold, is_array, replace_rows, write_rows
 
 try:
     from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
@@ -43,17 +43,17 @@ except ModuleNotFoundError as error:
         f"ibp_gnn.pyg needs {missing}, which is not installed. Run: pip install 'ibp-gnn[pyg]'", name=missing
     ) from error
 
-__all__ = ["CompressedFeatureStore"]
+__all__ = ["PyGFeatureStore"]
 
 FeatureKey = tuple[str | None, str]
 """(group_name, attr_name): group_name is the node type, or None in a homogeneous graph."""
 
 
-class CompressedFeatureStore(FeatureStore):
+class PyGFeatureStore(FeatureStore):
     """Node features by (group_name, attr_name), each compressed in a store of its own.
 
     Example:
-        >>> held = ibp_gnn.pyg.CompressedFeatureStore({"x": features}, progress=False)
+        >>> held = ibp_gnn.pyg.PyGFeatureStore({"x": features}, progress=False)
         >>> ids = torch.tensor([4, 1])
         >>> bool((held[None, "x", ids] == features[ids]).all())
         True
@@ -197,7 +197,7 @@ class CompressedFeatureStore(FeatureStore):
             self._features[key] = self._new_feature(key, tensor if _is_whole(index) else _all_rows(key, tensor, index))
         elif not _is_whole(index):
             self._features[key] = self._written(key, held, tensor, index)
-        elif is_source(tensor):
+        elif is_row_source(tensor):
             self._features[key] = tensor
         else:
             self._features[key] = replace_rows(held, tensor, _name(key), **self._build)
@@ -217,7 +217,7 @@ class CompressedFeatureStore(FeatureStore):
 
     def _new_feature(self, key: FeatureKey, rows: Any) -> RowSource:
         """What holds the rows of a feature that is not here yet."""
-        if not is_source(rows) and not is_array(rows):
+        if not is_row_source(rows) and not is_array(rows):
             raise TypeError(f"{_name(key)}: want a tensor, a NumPy array or a RowSource, got {type(rows).__name__}")
         if is_array(rows) and rows.ndim == 0:
             raise ValueError(f"{_name(key)}: want [n, *row_shape], got a scalar")
@@ -228,7 +228,7 @@ class CompressedFeatureStore(FeatureStore):
                 f"{_name(key)}: want {count} rows, as many as {other} has, got {rows.shape[0]}; all features of a "
                 f"group are read by the ids of its nodes. {_ABOUT_EDGES}"
             )
-        return rows if is_source(rows) else hold(rows, _name(key), **self._build)
+        return rows if is_row_source(rows) else hold(rows, _name(key), **self._build)
 
     def _written(self, key: FeatureKey, held: RowSource, rows: Any, index: Any) -> RowSource:
         """What holds a feature once `rows` are its rows at `index`."""
@@ -258,7 +258,10 @@ class CompressedFeatureStore(FeatureStore):
 
     def __repr__(self) -> str:
         lines = [f"    {key}: {source!r}," for key, source in self._features.items()]
-        return "\n".join(["CompressedFeatureStore(", *lines, ")"])
+        return "\n".join(["PyGFeatureStore(", *lines, ")"])
+
+
+CompressedFeatureStore = PyGFeatureStore  # its name in pickles of version 0.1.0
 
 
 def _name(key: FeatureKey) -> str:

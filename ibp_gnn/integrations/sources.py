@@ -8,17 +8,11 @@ import numpy as np
 import torch
 
 from ..codec.codec import Codec
-from ..codec.values import SUPPORTED_DTYPES, as_ids
+from ..codec.values import SUPPORTED_DTYPES
 from ..gpu.cache import CompressedGPUCache
-from ..store.feature_store import CompressedFeatureStore, check_ids_on_cpu
+from ..store.feature_store import CompressedFeatureStore
 from ..store.row_source import RowSource
-
-
-def is_source(value: Any) -> bool:
-    """Whether `value` is a RowSource. A tensor, which has a method of that name, is none, nor is a class."""
-    if isinstance(value, (torch.Tensor, type)) or not isinstance(value, RowSource):
-        return False
-    return isinstance(value.dtype, torch.dtype) and len(value.shape) > 0
+from ..store.tensor_source import TensorSource
 
 
 def is_array(value: Any) -> bool:
@@ -30,47 +24,6 @@ def as_tensor(rows: torch.Tensor | np.ndarray) -> torch.Tensor:
     """`rows` as a tensor that shares their memory."""
     # Not torch.as_tensor, which copies arrays to torch's default device.
     return rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
-
-
-class TensorRows:
-    """A RowSource over a tensor, for what is not compressed."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        """tensor: [n, *row_shape]; referenced."""
-        self.tensor = tensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.tensor.shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.tensor.dtype
-
-    def gather(
-        self, ids: torch.Tensor, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """As RowSource.gather."""
-        at = ids.to(self.tensor.device)
-        check_ids_on_cpu(at, len(self.tensor))  # torch has another error where there are no rows
-        rows = self.tensor.index_select(0, at).to(ids.device if device is None else device)
-        return rows if out is None else out.copy_(rows)
-
-    def updated(self, ids: torch.Tensor, rows: torch.Tensor | np.ndarray) -> TensorRows:
-        """A copy with other rows for these ids; the tensor here stays as it is. Takes and raises what
-        `CompressedFeatureStore.update` does."""
-        ids, rows = as_ids(ids).to("cpu", torch.int64), as_tensor(rows)
-        want = (len(ids), *self.shape[1:])
-        if tuple(rows.shape) != want or rows.dtype != self.dtype:
-            raise ValueError(f"rows: want {list(want)} {self.dtype}, got {list(rows.shape)} {rows.dtype}")
-        check_ids_on_cpu(ids, len(self.tensor))
-        if len(torch.unique(ids)) != len(ids):
-            raise ValueError(f"ids: want distinct ids, got {len(ids) - len(torch.unique(ids))} repeats")
-        device = self.tensor.device
-        return TensorRows(self.tensor.detach().clone().index_copy_(0, ids.to(device), rows.detach().to(device)))
-
-    def __repr__(self) -> str:
-        return f"TensorRows({list(self.shape)} {self.dtype})"
 
 
 def store_of(source: RowSource) -> CompressedFeatureStore | None:
@@ -102,9 +55,9 @@ def compress(rows: torch.Tensor | np.ndarray, name: str, **build: Any) -> Compre
 
 
 def hold(rows: torch.Tensor | np.ndarray, name: str, **build: Any) -> RowSource:
-    """A source of `rows`, a tensor or array [n, *row_shape]: a store, or TensorRows if there is nothing to compress.
+    """A source of `rows`, a tensor or array [n, *row_shape]: a store, or TensorSource if there is nothing to compress.
     name and build: of `compress`. Raises TypeError and ValueError."""
-    return compress(rows, name, **build) if can_compress(rows) else TensorRows(as_tensor(rows))
+    return compress(rows, name, **build) if can_compress(rows) else TensorSource(as_tensor(rows))
 
 
 def replace_rows(source: RowSource, rows: Any, name: str, **build: Any) -> RowSource:
@@ -130,20 +83,20 @@ def replace_rows(source: RowSource, rows: Any, name: str, **build: Any) -> RowSo
 
 def write_rows(source: RowSource, ids: torch.Tensor, rows: Any, name: str) -> RowSource:
     """Writes rows: [n, *row_shape] of the source's dtype, the new ones of ids: [n] int32/int64, distinct. Returns what
-    has them from now on: the source itself, or a copy of TensorRows.
+    has them from now on: the source itself, or a copy of TensorSource.
 
     Raises what `CompressedFeatureStore.update` does, with the name in front of TypeError and ValueError, and
     NotImplementedError for a source that cannot be written. Nothing has changed then.
     """
     store = store_of(source)
-    if store is None and not isinstance(source, TensorRows):
+    if store is None and not isinstance(source, TensorSource):
         raise NotImplementedError(
             f"{name}: want a CompressedFeatureStore, or a GPU cache of one, to write rows of it, got {source!r}"
         )
     _check_array(rows, name)
     try:
-        if isinstance(source, TensorRows):
-            return source.updated(ids, rows)
+        if isinstance(source, TensorSource):
+            return source.updated(ids, as_tensor(rows))
         cast(CompressedFeatureStore, store).update(ids, rows)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from error

@@ -16,17 +16,18 @@ from ..codec import dispatch
 from ..codec.codec import Codec
 from ..codec.compressed_rows import CompressedRows
 from ..codec.gather import GatherStats, GpuGather, MappedRows, ids_on_gpu
-from ..codec.values import as_ids, as_tensor, prepare_out, resolve_device, to_bytes
+from ..codec.slot_length import least_lead_bytes
+from ..codec.values import as_ids, as_tensor, check_ids_on_cpu, prepare_out, resolve_device, to_bytes
 from ..concurrency.fork_safe_lock import ForkSafeLock
 from ..concurrency.interrupts import uninterrupted
 from ..concurrency.read_write_lock import ReadWriteLock
-from .file.building import Job, Layout, build_in_memory
-from .file.held_rows import FileRows
+from .build import Job, Layout, build_in_memory
+from .file.held_file import HeldFile
 from .file.reading import StoreFile
 from .file.writing import save
 from .pinned import PinError, PinnedRows
 from .shared_rows import SharedRows
-from .updates import RowWriter, StoreCache, StoreOnGpu, UndoError, least_lead_bytes, write_all
+from .updates import RowWriter, StoreCache, StoreOnGpu, UndoError, write_all
 
 
 class _OnGpu(NamedTuple):
@@ -62,7 +63,7 @@ class CompressedFeatureStore:
         lead_bytes: int,
         pin: bool | str = "auto",
         slot_of: torch.Tensor | None = None,
-        file_rows: FileRows | None = None,
+        held_file: HeldFile | None = None,
         writable: bool = True,
         shared: SharedRows | None = None,
     ) -> None:
@@ -74,7 +75,7 @@ class CompressedFeatureStore:
             lead_bytes: see the property.
             pin: as for `build`.
             slot_of: see the property.
-            file_rows: what holds the rows of a file.
+            held_file: what holds the rows of a file.
             writable: whether `update` may write the rows.
             shared: where the rows are if processes share them.
 
@@ -87,7 +88,7 @@ class CompressedFeatureStore:
         self.codec = codec
         self._rows: CompressedRows | None = rows
         self._slot_of = slot_of
-        self._file_rows = file_rows
+        self._held_file = held_file
         self._lead_bytes = lead_bytes
         self._pin = pin
         self._pinned: PinnedRows | None = None
@@ -199,7 +200,7 @@ class CompressedFeatureStore:
             raise ValueError(f"verify: want 'load' or 'read', got {verify!r}")
         if verify == "read" and (shared or not mmap):
             raise ValueError("verify: want 'load' for rows that are read to memory, got 'read'")
-        held = FileRows(StoreFile(path), "shared" if shared else "mapped" if mmap else "private")
+        held = HeldFile(StoreFile(path), "shared" if shared else "mapped" if mmap else "private")
         if verify == "load":
             held.check()
         return cls(**_parts(held), pin=pin, writable=not (mmap or shared))
@@ -298,7 +299,7 @@ class CompressedFeatureStore:
         if len(ids) == 0:
             return
         new = self.codec.compress(rows, slot_bytes=held.slot_bytes).to("cpu")
-        lead_bytes = least_lead_bytes(self.codec, rows, held.slot_bytes)
+        lead_bytes = least_lead_bytes(self.codec.form, to_bytes(rows), held.slot_bytes)
         # A signal's handler that raises, Ctrl-C for one, may do so until the writing begins; then after all is done.
         with uninterrupted(at_once=False) as signals, self.lock.exclusive(), self._apart_from_processes():
             self._replace(ids, new, lead_bytes, signals)
@@ -363,9 +364,9 @@ class CompressedFeatureStore:
         if shared is not None:
             shared.end_write(patch.rows, lead_bytes)
         del before
-        if self._file_rows is not None:  # the rows were read from it, and are no longer the same
-            self._file_rows.close()
-            self._file_rows = None
+        if self._held_file is not None:  # the rows were read from it, and are no longer the same
+            self._held_file.close()
+            self._held_file = None
 
     def _share(self) -> SharedRows:
         """Moves rows of this process's memory to memory that processes share; does nothing if they are there. Both are
@@ -402,9 +403,9 @@ class CompressedFeatureStore:
             for remap in remaps:
                 remap.commit()
         del before
-        if self._file_rows is not None:  # it holds the rows that were read from it
-            self._file_rows.close()
-            self._file_rows = None
+        if self._held_file is not None:  # it holds the rows that were read from it
+            self._held_file.close()
+            self._held_file = None
 
     def _gather_staged(self, ids: torch.Tensor, out: torch.Tensor, device: torch.device) -> None:
         """Copies the compressed rows to the GPU through ordinary memory, and decodes them there."""
@@ -414,9 +415,9 @@ class CompressedFeatureStore:
 
     def _check_file_rows(self, ids: torch.Tensor) -> None:
         """ids: on the CPU. Raises IndexError; and FormatError if what is read of the file for them is damaged."""
-        if self._file_rows is not None and not self._file_rows.is_checked:
+        if self._held_file is not None and not self._held_file.is_checked:
             check_ids_on_cpu(ids, self._held.num_rows)
-            self._file_rows.check_slots(self.to_slots(ids))
+            self._held_file.check_slots(self.to_slots(ids))
 
     def gather_on(self, device: torch.device) -> GpuGather:
         """The kernel's plan for a device, over the page-locked rows. Call it with `lock` held."""
@@ -467,9 +468,16 @@ class CompressedFeatureStore:
         """Whether the rows are page-locked by now."""
         return self._pinned is not None
 
-    @property
-    def can_map(self) -> bool:
-        """Whether GPUs read the rows in place; page-locks them now if that is still to be done."""
+    def page_lock(self) -> bool:
+        """Page-locks the rows now, as `pin` asks, unless they are.
+
+        Returns:
+            Whether GPUs read the rows in place.
+
+        Raises:
+            FormatError: the rows lie in a damaged file.
+            PinError: pin=True, and the system refuses.
+        """
         with self.lock:
             return self._pin_now()
 
@@ -484,13 +492,13 @@ class CompressedFeatureStore:
             if self._pinned is not None or self._pin_failed:  # by another thread
                 return self._pinned is not None
             try:
-                rows = self._held if self._file_rows is None else self._file_rows.to_memory()
+                rows = self._held if self._held_file is None else self._held_file.to_memory()
                 if self._shared is not None:
                     self._shared.read_in_place()
                 pinned = PinnedRows(rows, device, held_by=self._shared)
             except PinError as error:
-                if self._file_rows is not None:
-                    self._file_rows.back_to_mapping()
+                if self._held_file is not None:
+                    self._held_file.back_to_mapping()
                 if self._shared is not None:
                     self._shared.end_read_in_place()
                 if self._pin is True:
@@ -514,9 +522,9 @@ class CompressedFeatureStore:
     def rows(self) -> CompressedRows:
         """The compressed rows, all checked if they lie in a file. Raises FormatError if that is damaged, and ValueError
         after `close`."""
-        rows, file_rows = self._held, self._file_rows
-        if file_rows is not None:
-            file_rows.check()
+        rows, held_file = self._held, self._held_file
+        if held_file is not None:
+            held_file.check()
         return rows
 
     @property
@@ -617,8 +625,8 @@ class CompressedFeatureStore:
                 self._on_gpus = {}
                 # Unlocked with the last plan: one that another thread is dropping may still be waiting for its kernel.
                 self._pinned = self._rows = self._writer = None
-                if self._file_rows is not None:
-                    self._file_rows.close()
+                if self._held_file is not None:
+                    self._held_file.close()
                 if self._shared is not None:
                     self._shared.close()
                     self._slot_of = None
@@ -644,8 +652,8 @@ class CompressedFeatureStore:
         """For pickle and copy: a file's name, or a copy of the rows, which no update changes while it is written."""
         with self.lock:
             held = self._held
-            if self._file_rows is not None and not self._writable:
-                return {"file": self._file_rows.__getstate__(), "pin": self._pin, "writable": False}
+            if self._held_file is not None and not self._writable:
+                return {"file": self._held_file.__getstate__(), "pin": self._pin, "writable": False}
             return {
                 "codec": self.codec,
                 "rows": held.select(torch.arange(len(self), device="cpu")),
@@ -670,7 +678,7 @@ class CompressedFeatureStore:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "file" in state:
-            state = {**_parts(FileRows.again(**state.pop("file"))), **state}
+            state = {**_parts(HeldFile.again(**state.pop("file"))), **state}
         elif "shared" in state:
             shared = state["shared"]
             state = {"rows": shared.rows, "lead_bytes": shared.lead_bytes, "slot_of": shared.slot_of, **state}
@@ -680,18 +688,8 @@ class CompressedFeatureStore:
 ForkingPickler.register(CompressedFeatureStore, CompressedFeatureStore._reduce_for_processes)
 
 
-def _parts(held: FileRows) -> dict[str, Any]:
+def _parts(held: HeldFile) -> dict[str, Any]:
     """The arguments of a store of these rows. Raises FormatError."""
     file = held.file
     parts = {"codec": file.codec(), "rows": held.rows, "lead_bytes": file.header.lead_bytes}
-    return {**parts, "slot_of": file.slot_of(), "file_rows": held}
-
-
-def check_ids_on_cpu(ids: torch.Tensor, num_rows: int) -> None:
-    """Raises IndexError naming the first id outside [0, num_rows), if the ids are in CPU memory."""
-    if ids.is_cuda or len(ids) == 0:
-        return
-    lowest, highest = torch.aminmax(ids)  # a quarter of the time that it takes to look for bad ids
-    if lowest < 0 or highest >= num_rows:
-        position = int(torch.nonzero((ids < 0) | (ids >= num_rows))[0])
-        raise IndexError(f"ids: want 0 <= id < {num_rows}, got {int(ids[position])} at position {position}")
+    return {**parts, "slot_of": file.slot_of(), "held_file": held}

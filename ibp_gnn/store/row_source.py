@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -46,3 +46,11 @@ class RowSource(Protocol):
         Raises:
             IndexError: an id is outside [0, num_rows).
         """
+
+
+def is_row_source(value: Any) -> bool:
+    """Whether `value` is a RowSource of at least a dimension. A tensor is none, though it has a method named gather,
+    nor is a class, which has the attributes of its objects."""
+    if isinstance(value, (torch.Tensor, type)) or not isinstance(value, RowSource):
+        return False
+    return isinstance(value.dtype, torch.dtype) and len(value.shape) > 0

@@ -33,6 +33,7 @@ import torch
 
 from .. import _native
 from ..codec.compressed_rows import CompressedRows
+from ..concurrency.read_write_lock import Block
 
 _GATE, _IN_PLACE = range(2)
 _SEAL_SHRINK = 1033, 2  # F_ADD_SEALS and F_SEAL_SHRINK, which Python has names for from 3.13 on
@@ -302,35 +303,23 @@ class SharedRows:
         return _bytes(mmap.mmap(self._fds["file"], length, offset=self._layout.starts()["overflow"]), 0, length)
 
 
-class _Updating:
-    """See `SharedRows.updating`. Not a generator: as `ReadWriteLock.exclusive`."""
+class _Updating(Block):
+    """See `SharedRows.updating`."""
 
     def __init__(self, words: memoryview, locks: int) -> None:
         self._words, self._locks = words, locks
 
-    def __enter__(self) -> None:
-        try:
-            _lock(self._locks, fcntl.F_WRLCK, _GATE)
-            self._words[_UPDATING] = 1
-            fcntl.flock(self._locks, fcntl.LOCK_EX)
-            if not _lock(self._locks, fcntl.F_WRLCK, _IN_PLACE, wait=False):
-                raise RuntimeError(
-                    "update: want rows that only GPUs of this process read, got rows that GPUs of another process read "
-                    "in place; close the stores there first, or load them there with pin=False"
-                )
-        except BaseException:
-            self._leave()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._leave()
-        except BaseException:
-            self._leave()
-            raise
+    def _enter(self) -> None:
+        _lock(self._locks, fcntl.F_WRLCK, _GATE)
+        self._words[_UPDATING] = 1
+        fcntl.flock(self._locks, fcntl.LOCK_EX)
+        if not _lock(self._locks, fcntl.F_WRLCK, _IN_PLACE, wait=False):
+            raise RuntimeError(
+                "update: want rows that only GPUs of this process read, got rows that GPUs of another process read "
+                "in place; close the stores there first, or load them there with pin=False"
+            )
 
     def _leave(self) -> None:
-        """May be called again, and whatever it has of the locks."""
         self._words[_UPDATING] = 0
         fcntl.flock(self._locks, fcntl.LOCK_UN)
         for byte in (_IN_PLACE, _GATE):

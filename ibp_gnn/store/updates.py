@@ -9,9 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from .. import _native
-from ..codec.codec import Codec
 from ..codec.compressed_rows import CompressedRows, index_bytes
-from ..codec.forms import DictForm
 from ..codec.gather import Remap
 from .pinned import PinnedRows
 
@@ -202,12 +200,3 @@ def _wait_for(overwrites: Sequence[Overwrite]) -> None:
     for device in {overwrite.target.device for overwrite in overwrites}:
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
-
-
-def least_lead_bytes(codec: Codec, rows: torch.Tensor, slot_bytes: int) -> int:
-    """What lead_bytes must be at least in a store that has these rows, or 0: see `best_lead_bytes`."""
-    if not isinstance(codec.form, DictForm) or codec.form.zero_code:
-        return 0  # kernels fetch again for a longer payload; the others do not, and would call it damaged
-    payload_bytes = codec.measure(rows)
-    stored = payload_bytes[payload_bytes <= min(slot_bytes, codec.row_bytes - 1)]
-    return int(stored.max()) if len(stored) else 0

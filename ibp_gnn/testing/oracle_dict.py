@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._native import FormatError
-from ..codec.forms import DictForm
+from ..codec.dict import DictForm
 from .oracle import Bits, Bytes, Encoded, read_slots, to_bits, to_bytes, write_slots
 
 Values = npt.NDArray[np.uint64]

@@ -11,6 +11,7 @@ import torch
 from .. import CompressedFeatureStore, CompressedGPUCache, FormatError, share_budget
 from ..config import ConfigError
 from ..store.order import hottest_first
+from ..store.tensor_source import TensorSource
 from .config import CacheConfig, StoreConfig
 from .sage import copy_async
 
@@ -82,20 +83,12 @@ class Features(Protocol):
         """Free what was built; the features cannot be read any more."""
 
 
-class HostRows:
-    """A RowSource over a tensor in CPU memory: picked there, then copied, as a plain loop does it."""
+class HostSource(TensorSource):
+    """Over a tensor in CPU memory. To a GPU rows are copied as a plain loop does it: enqueued on the current stream,
+    without waiting if the ids are on the CPU."""
 
-    def __init__(self, rows: torch.Tensor) -> None:
-        """rows: [n, *row_shape] on the CPU; referenced."""
-        self.rows, self.shape, self.dtype = rows, tuple(rows.shape), rows.dtype
-
-    def gather(
-        self, ids: torch.Tensor, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """As RowSource.gather. To a GPU: enqueued on the current stream, without waiting if the ids are on the CPU."""
-        picked = self.rows.index_select(0, ids.cpu())
-        rows = copy_async(picked, ids.device if device is None else torch.device(device))
-        return rows if out is None else out.copy_(rows)
+    def _copy(self, rows: torch.Tensor, device: torch.device) -> torch.Tensor:
+        return copy_async(rows, device)
 
 
 class RawFeatures:
@@ -107,7 +100,7 @@ class RawFeatures:
     def __init__(self, rows: torch.Tensor) -> None:
         """rows: [num_nodes, d] on the CPU."""
         self.rows, self._counted = rows, 0
-        self.source = HostRows(rows)
+        self.source = HostSource(rows)
         self._row_bytes = rows[0].numel() * rows.element_size()
         self.raw_bytes = self.store_bytes = rows.numel() * rows.element_size()
         self.description = f"raw {list(rows.shape)} {rows.dtype}, {self.raw_bytes / 1e6:.1f} MB"
@@ -234,7 +227,7 @@ class CompressedFeatures:
         self._counted += rows
 
     def count_unique(self) -> bool:
-        if self._device.type != "cuda" or not self.store.can_map:
+        if self._device.type != "cuda" or not self.store.page_lock():
             return False
         if isinstance(self.source, CompressedGPUCache):
             self.source.count_unique()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..datasets import NodeDataset
-from ..graphbolt import CompressedFeature, FeatureStore, require_native
+from ..graphbolt import CompressedFeature, GraphBoltFeatureStore, require_native
 from .config import TrainConfig
 from .dgl_loop import to_device
 from .features import CompressedFeatures, RawFeatures
@@ -39,7 +39,7 @@ class GraphBoltLoop:
         if isinstance(features, RawFeatures):
             self._store: Any = gb.BasicFeatureStore({key: gb.TorchBasedFeature(features.rows)})
         else:
-            self._store = FeatureStore({key: CompressedFeature(features.source, device=device)})
+            self._store = GraphBoltFeatureStore({key: CompressedFeature(features.source, device=device)})
 
     def steps(self, ids: torch.Tensor, *, shuffle: bool, mark: Mark) -> Iterator[Step]:
         config, threads = self._config, _Threads()

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from .. import RowSource
 from ..config import ConfigError, to_dict
 from ..datasets import NodeDataset, load_dataset
-from ..integrations.sources import TensorRows
+from ..store.tensor_source import TensorSource
 from . import checkpoint, record
 from .config import CacheConfig, StoreConfig
 from .dgl_loop import to_device
@@ -33,7 +33,7 @@ from .store_builder import StoreBuilder
 from .timing import PhaseTimer
 
 
-class Rows(Protocol):
+class LayerInput(Protocol):
     """The rows that a layer reads: the input features or another layer's output."""
 
     source: RowSource
@@ -44,11 +44,11 @@ class Rows(Protocol):
         """Free them."""
 
 
-class InputRows:
+class InputFeatures:
     """The data set's features, as the training run holds them."""
 
     def __init__(self, features: RawFeatures | CompressedFeatures) -> None:
-        self.source: RowSource = TensorRows(features.rows) if isinstance(features, RawFeatures) else features.source
+        self.source: RowSource = TensorSource(features.rows) if isinstance(features, RawFeatures) else features.source
         self.stored_bytes, self.raw_bytes, self._features = features.store_bytes, features.raw_bytes, features
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class InputRows:
         self._features.close()
 
 
-class CompressedRowsOfLayer:
+class CompressedOutput:
     """A layer's output in a compressed store, written batch by batch."""
 
     def __init__(self, num_nodes: int, sample: torch.Tensor, config: StoreConfig) -> None:
@@ -78,7 +78,7 @@ class CompressedRowsOfLayer:
         self._store.close()
 
 
-class RawRowsOfLayer:
+class RawOutput:
     """The same, uncompressed."""
 
     def __init__(self, num_nodes: int, sample: torch.Tensor, config: StoreConfig) -> None:
@@ -91,7 +91,7 @@ class RawRowsOfLayer:
         self._written += len(rows)
 
     def finish(self) -> None:
-        self.source: RowSource = TensorRows(self._rows)
+        self.source: RowSource = TensorSource(self._rows)
         self.stored_bytes = self.raw_bytes = self._rows.nbytes
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class Inference:
         self.synthetic = data.synthetic
         self.graph = data.to_dgl().formats("csc")
         try:
-            self.input = InputRows(self._features(data.features))
+            self.input = InputFeatures(self._features(data.features))
         except ValueError as error:
             raise ConfigError(f"features: {error}") from error
 
@@ -195,13 +195,13 @@ class Inference:
     def run(self, outputs: Outputs, log: Callable[[str], None]) -> list[dict[str, Any]]:
         """All layers of all nodes. Returns what each cost; `bytes` is what is kept of its output."""
         everything, layers = torch.arange(self.num_nodes, device="cpu"), []
-        rows: Rows = self.input
+        rows: LayerInput = self.input
         for number in range(self.num_layers):
             begin = time.perf_counter()
             is_last = number + 1 == self.num_layers
             kept = None
             if not is_last:
-                make = RawRowsOfLayer if self.config.embeddings == "raw" else CompressedRowsOfLayer
+                make = RawOutput if self.config.embeddings == "raw" else CompressedOutput
                 kept = make(self.num_nodes, self.sample(number, rows.source), self.config.embedding_store)
             timer = PhaseTimer(self.device)
             width = 0

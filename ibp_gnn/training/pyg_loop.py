@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..datasets import NodeDataset
-from ..pyg import CompressedFeatureStore, NeighborSampler  # before PyG: says how to get it
+from ..pyg import NeighborSampler, PyGFeatureStore  # before PyG: says how to get it
 from .config import TrainConfig
 from .features import CompressedFeatures, RawFeatures
 from .sage import Aggregation, EdgeBlock, copy_async
@@ -37,7 +37,7 @@ class PyGLoop:
         if isinstance(features, RawFeatures):
             self._data: Any = Data(x=features.rows, edge_index=graph.edge_index, num_nodes=data.num_nodes)
         else:
-            self._data = (CompressedFeatureStore({"x": features.source}, device=device), graph)
+            self._data = (PyGFeatureStore({"x": features.source}, device=device), graph)
 
     def steps(self, ids: torch.Tensor, *, shuffle: bool, mark: Mark) -> Iterator[Step]:
         def sampled(output: Any) -> Any:

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from .. import Codec, CompressedFeatureStore, CompressedRows
+from .. import CompressedFeatureStore, CompressedRows
 from ..codec import dispatch
-from ..codec.codec import best_lead_bytes, best_slot_bytes, payload_histogram
+from ..codec.slot_length import assign_overflow, best_lead_bytes, count_overflow, payload_histogram
 from ..codec.values import as_tensor, to_bytes
-from ..store.feature_store import Layout
+from ..store.build import Layout, choose_slot_bytes, fit_codec
 
 _WHOLE_BITMASK_WORDS = 32  # rows
 
@@ -28,11 +28,11 @@ class StoreBuilder:
         """num_rows: how many will come, at least 1. sample: [n, *row_shape], n >= 1, rows like those to come, to which
         codec and slots are fitted; rows of other kinds are stored as well, in more bytes."""
         rows = as_tensor(sample, "sample").cpu()
-        self.codec = Codec.fit(rows, codec=codec, minimize="slots" if layout == "compact" else "payloads")
+        self.codec = fit_codec(rows, codec, layout)
         histogram = payload_histogram(self.codec.measure(rows), self.codec.row_bytes)
-        slot_bytes = best_slot_bytes(histogram, self.codec.row_bytes) if layout == "compact" else self.codec.row_bytes
+        slot_bytes = choose_slot_bytes(histogram, layout)
         self._histogram, self._pin = torch.zeros_like(histogram), pin  # of the rows that were written
-        expected = num_rows * int(histogram[slot_bytes + 1 :].sum()) // len(rows)
+        expected = num_rows * count_overflow(histogram, slot_bytes) // len(rows)
         self._rows = CompressedRows.empty(num_rows, self.codec.row_bytes, slot_bytes, expected)
         self._pending = rows[:0]
         self._written = self._overflowed = 0
@@ -53,8 +53,7 @@ class StoreBuilder:
         if got != self._rows.num_rows:
             raise ValueError(f"rows: want {self._rows.num_rows} in all, got {got}")
         self._write(self._pending)
-        self._resize_overflow(self._overflowed)
-        rows, self._rows = self._rows, self._rows.view(0, 0)
+        rows, self._rows = self._rows.with_overflow(self._overflowed), self._rows.view(0, 0)
         # Not the sample's: a GPU takes a payload that is longer than all of them for a damaged one.
         lead_bytes = best_lead_bytes(self.codec.form, self._histogram, rows.slot_bytes)
         return CompressedFeatureStore(self.codec, rows, lead_bytes, self._pin)
@@ -65,21 +64,11 @@ class StoreBuilder:
         row_bytes = to_bytes(rows)
         payload_bytes = dispatch.measure(self.codec.form, row_bytes)
         self._histogram += payload_histogram(payload_bytes, self.codec.row_bytes)
-        spills = self.codec.spills(payload_bytes, self._rows.slot_bytes)
-        overflowed = self._overflowed + int(spills.sum())
+        overflow_index, overflowed = assign_overflow(
+            payload_bytes, self._rows.slot_bytes, self.codec.row_bytes, self._overflowed
+        )
         if overflowed > self._rows.num_overflow:
-            self._resize_overflow(max(overflowed, self._rows.num_overflow * 5 // 4))
+            self._rows = self._rows.with_overflow(max(overflowed, self._rows.num_overflow * 5 // 4))
         part = self._rows.view(self._written, len(rows))
-        overflow_index = torch.where(spills, self._overflowed + torch.cumsum(spills, 0) - 1, -1)
         dispatch.encode(self.codec.form, row_bytes, overflow_index, part, first_row=self._written)
         self._written, self._overflowed = self._written + len(rows), overflowed
-
-    def _resize_overflow(self, num_overflow: int) -> None:
-        """Keeps what was written."""
-        old = self._rows
-        if num_overflow == old.num_overflow:
-            return
-        overflow = CompressedRows.empty(0, old.row_bytes, old.slot_bytes, num_overflow).overflow
-        kept = self._overflowed * old.row_bytes
-        overflow[:kept] = old.overflow[:kept]
-        self._rows = CompressedRows(old.num_rows, old.row_bytes, old.slot_bytes, old.slots, old.bitmask, overflow)

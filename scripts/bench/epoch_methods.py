@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, Prefetcher, RowSource
 from ibp_gnn.testing import assert_bitwise_equal
-from ibp_gnn.training.features import HostRows
+from ibp_gnn.training.features import HostSource
 from ibp_gnn.training.sage import GraphSAGE, copy_async
 from ibp_gnn.training.timing import PhaseTimer
 
@@ -41,7 +41,7 @@ class Method:
         return ((batch, self._fetch(batch.ids, device)) for batch in batches)
 
     def _fetch(self, ids: torch.Tensor, device: torch.device) -> torch.Tensor:
-        if not isinstance(self.source, HostRows):
+        if not isinstance(self.source, HostSource):
             ids = copy_async(ids, device)
         return self.source.gather(ids, device=device)
 
@@ -52,7 +52,7 @@ def open_methods(
 ) -> Iterator[list[Method]]:
     """rows: [n, d] on the CPU, hottest first; store: of these. batches: of an epoch. Both caches take at
     most config.cache_share of the bytes of `rows`, everything counted."""
-    raw = Method("raw", HostRows(rows))
+    raw = Method("raw", HostSource(rows))
     if device.type == "cpu":
         yield [raw, *_ours(store, config)]
         return

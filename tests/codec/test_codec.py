@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from matrices import pairs, part_of
 
 from ibp_gnn import Codec, CompressedRows, FormatError, _native
-from ibp_gnn.codec import codec as codec_module
 from ibp_gnn.codec import dispatch as dispatch
-from ibp_gnn.codec.forms import IbpForm
+from ibp_gnn.codec import slot_length
+from ibp_gnn.codec.ibp import IbpForm
 from ibp_gnn.codec.values import SUPPORTED_DTYPES, to_bytes
 from ibp_gnn.datasets import load_dataset
 from ibp_gnn.testing import KINDS, assert_bitwise_equal, oracle, special_rows
@@ -458,13 +458,13 @@ def test_mask_and_bitval_are_words():
 
 def test_best_slot_bytes_by_hand():
     # 10 rows of 20 bytes: 6 payloads of 5 bytes, 3 of 9, one row that does not get shorter.
-    histogram = codec_module.payload_histogram(torch.tensor([5] * 6 + [9] * 3 + [21], dtype=torch.int32), 20)
+    histogram = slot_length.payload_histogram(torch.tensor([5] * 6 + [9] * 3 + [21], dtype=torch.int32), 20)
     assert histogram.tolist() == [0] * 5 + [6] + [0] * 3 + [3] + [0] * 10 + [1]
     # Slots of 4: 40 + 10 * 20; of 8: 80 + 4 * 20 = 160; of 12: 120 + 1 * 20 = 140; of 16: 180; in place: 200.
-    assert codec_module.best_slot_bytes(histogram, 20) == 12
-    raw = codec_module.payload_histogram(torch.tensor([30, 30], dtype=torch.int32), 20)
-    assert codec_module.best_slot_bytes(raw, 20) == 20
-    assert codec_module.best_slot_bytes(torch.tensor([0, 5, 0, 0]), 3) == 3, "no slot is shorter than an overflow index"
+    assert slot_length.best_slot_bytes(histogram, 20) == 12
+    raw = slot_length.payload_histogram(torch.tensor([30, 30], dtype=torch.int32), 20)
+    assert slot_length.best_slot_bytes(raw, 20) == 20
+    assert slot_length.best_slot_bytes(torch.tensor([0, 5, 0, 0]), 3) == 3, "no slot is shorter than an overflow index"
 
 
 @pytest.mark.parametrize(
@@ -479,7 +479,7 @@ def test_best_slot_bytes_by_hand():
 )
 def test_slots_start_sectors_where_that_is_worth_it(payload_bytes, slot_bytes):
     lengths = torch.full((100,), payload_bytes, dtype=torch.int32)
-    assert codec_module.best_slot_bytes(codec_module.payload_histogram(lengths, 1024), 1024) == slot_bytes
+    assert slot_length.best_slot_bytes(slot_length.payload_histogram(lengths, 1024), 1024) == slot_bytes
 
 
 def test_compress_takes_the_smallest_total(backend):

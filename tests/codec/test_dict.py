@@ -25,7 +25,7 @@ from test_native import FILL, filled, guarded
 from ibp_gnn import Codec, CodecReport, CompressedFeatureStore, CompressedGPUCache, CompressedRows, FormatError, _native
 from ibp_gnn.codec import dispatch as dispatch
 from ibp_gnn.codec import fit_dict
-from ibp_gnn.codec.forms import DictForm
+from ibp_gnn.codec.dict import DictForm, fit_dictionaries
 from ibp_gnn.codec.values import SUPPORTED_DTYPES, dtype_from_name, to_bytes
 from ibp_gnn.datasets import load_dataset
 from ibp_gnn.testing import KINDS, MANTISSA_BITS, assert_bitwise_equal, special_rows
@@ -1027,7 +1027,7 @@ def assert_same_form(form: DictForm, wanted: DictForm) -> None:
 
 def assert_fits_are_the_oracles(rows: torch.Tensor, device: torch.device) -> None:
     """The best form for each length of codes, best first; a codec's is the first."""
-    matrix, found = byte_matrix(rows), fit_dict.fit_dictionaries(rows.to(device), len(rows))
+    matrix, found = byte_matrix(rows), fit_dictionaries(rows.to(device), len(rows))
     of_codec = Codec.fit(rows.to(device), codec="dict", minimize="payloads").form
 
     def compare() -> None:
@@ -1105,8 +1105,8 @@ def test_a_dictionary_per_column_must_save_half_a_percent(rare, per_column):
 def test_the_dictionary_counts_by_the_share_of_rows_that_are_looked_at():
     """96 bytes of dictionaries per column: more than they save in 16 rows, less than in 1000."""
     sample = rows_of_three_symbols(0)[:16]
-    assert not fit_dict.fit_dictionaries(sample, 16)[0].per_column
-    assert fit_dict.fit_dictionaries(sample, 1000)[0].per_column
+    assert not fit_dictionaries(sample, 16)[0].per_column
+    assert fit_dictionaries(sample, 1000)[0].per_column
 
 
 @pytest.mark.parametrize(("negative", "sign_low"), [(0, False), (0.27, False), (0.31, True), (0.5, True)])

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from ibp_gnn import Codec, CompressedFeatureStore
+from ibp_gnn.codec.dict import DictForm
 from ibp_gnn.codec.fit_dict import EXPONENT_BITS
-from ibp_gnn.codec.forms import DictForm
 from ibp_gnn.codec.values import SUPPORTED_DTYPES, to_bytes
 from ibp_gnn.command.analysis import CANDIDATES, analyze, bit_agreement, entropy_bound
 from ibp_gnn.testing import KINDS, special_rows
@@ -155,7 +155,7 @@ def test_escapes_are_counted_in_steps(monkeypatch):
     rows = sparse(300, 11)
     codec = Codec.fit(rows, codec="dict")
     whole = codec.report(rows).escape_share
-    monkeypatch.setattr("ibp_gnn.codec.fit_dict._VALUES_PER_STEP", 50)
+    monkeypatch.setattr("ibp_gnn.codec.dict._VALUES_PER_STEP", 50)
     assert codec.report(rows).escape_share == whole > 0
 
 

@@ -170,7 +170,7 @@ def test_an_interrupt_at_any_line_leaves_the_lock(writes: bool, waits: bool) -> 
 
         def trace(frame: FrameType, event: str, _: object) -> object:
             nonlocal lines
-            entering = frame.f_code.co_name in ("__enter__", "_enqueue")
+            entering = frame.f_code.co_name in ("__enter__", "_enter", "_enqueue")
             if frame.f_code.co_filename != read_write_lock.__file__ or not entering:
                 return None
             if event == "line" and (frame, frame.f_lineno) not in seen and not entered.is_set():

@@ -33,7 +33,7 @@ from graphbolt_stand_ins import AsyncFetcher, CachedFeature  # noqa: E402
 from on_disk_dataset import write_dataset  # noqa: E402
 
 import ibp_gnn  # noqa: E402
-from ibp_gnn import Codec, CompressedFeatureStore, CompressedGPUCache, FeatureStore  # noqa: E402
+from ibp_gnn import Codec, CompressedFeatureStore, CompressedGPUCache, GraphBoltFeatureStore  # noqa: E402
 from ibp_gnn.graphbolt import CompressedFeature, require_native  # noqa: E402
 from ibp_gnn.integrations.dgl_compat import graphbolt_is_native  # noqa: E402
 from ibp_gnn.testing import assert_bitwise_equal  # noqa: E402
@@ -72,8 +72,8 @@ def feature_of(rows: torch.Tensor, **options: Any) -> CompressedFeature:
     return CompressedFeature(CompressedFeatureStore.build(rows, progress=False), **options)
 
 
-def compressed(features: Any, **options: Any) -> FeatureStore:
-    return FeatureStore(features, progress=False, **options)
+def compressed(features: Any, **options: Any) -> GraphBoltFeatureStore:
+    return GraphBoltFeatureStore(features, progress=False, **options)
 
 
 # One feature
@@ -659,7 +659,7 @@ def test_without_what_graphbolt_imports(tmp_path: Path) -> None:
         sys.modules["torchdata"] = None
         import ibp_gnn
         try:
-            ibp_gnn.FeatureStore
+            ibp_gnn.GraphBoltFeatureStore
         except ImportError as error:
             print(error)
         """,
@@ -676,7 +676,7 @@ def test_nothing_is_imported_before_it_is_needed(tmp_path: Path) -> None:
         import ibp_gnn
         print([name for name in ("dgl", "torch_geometric", "torchdata") if name in sys.modules])
         from ibp_gnn import graphbolt
-        print(graphbolt.FeatureStore is ibp_gnn.FeatureStore, "dgl" in sys.modules)
+        print(graphbolt.GraphBoltFeatureStore is ibp_gnn.GraphBoltFeatureStore, "dgl" in sys.modules)
         """,
         tmp_path,
     )
@@ -781,7 +781,7 @@ for epoch in range(2):
         optimizer.step()
         losses.append(loss.item())
 """
-ONE_LINE = 'features = ibp_gnn.FeatureStore({("node", None, "feat"): gb.TorchBasedFeature(node_features)})'
+ONE_LINE = 'features = ibp_gnn.GraphBoltFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(node_features)})'
 
 
 class SAGE(torch.nn.Module):
@@ -830,7 +830,7 @@ def test_one_line_changes_in_the_node_classification_flow(workers: int) -> None:
 
     losses, plain = run_flow(FLOW, workers)
     with_ours, ours = run_flow(changed, workers)
-    assert type(plain) is gb.BasicFeatureStore and type(ours) is FeatureStore
+    assert type(plain) is gb.BasicFeatureStore and type(ours) is GraphBoltFeatureStore
     assert isinstance(ours[FEAT], CompressedFeature)
     assert len(losses) == 20
     assert with_ours == losses  # every bit of every loss

@@ -30,7 +30,7 @@ from torch_geometric.sampler import NodeSamplerInput  # noqa: E402
 from torch_geometric.utils import trim_to_layer  # noqa: E402
 
 import ibp_gnn  # noqa: E402
-from ibp_gnn.pyg import CompressedFeatureStore, NeighborSampler  # noqa: E402
+from ibp_gnn.pyg import NeighborSampler, PyGFeatureStore  # noqa: E402
 from ibp_gnn.testing import assert_bitwise_equal  # noqa: E402
 
 pytestmark = [
@@ -60,8 +60,8 @@ def rows_of(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
     return rows.to(dtype)
 
 
-def compressed(features: Any = None, **options: Any) -> CompressedFeatureStore:
-    return CompressedFeatureStore(features, progress=False, **options)
+def compressed(features: Any = None, **options: Any) -> PyGFeatureStore:
+    return PyGFeatureStore(features, progress=False, **options)
 
 
 def plain_data() -> Data:
@@ -427,7 +427,7 @@ def test_an_attr_class_of_another_order() -> None:
     attr.index = torch.tensor([2])
     assert_bitwise_equal(store.get_tensor(attr), rows[2:])
 
-    class Subclass(CompressedFeatureStore):
+    class Subclass(PyGFeatureStore):
         """As PyG's own subclasses set it."""
 
         def __init__(self) -> None:

@@ -106,7 +106,7 @@ def test_other_losses_are_found(part: Any) -> None:
     wrong = data.rows.clone()
     wrong[batches[1].ids] += 1
     wrong[batches[0].ids] = data.rows[batches[0].ids]  # whose features are compared themselves
-    sources = [methods.Method(key, methods.HostRows(rows)) for key, rows in (("raw", data.rows), ("ours", wrong))]
+    sources = [methods.Method(key, methods.HostSource(rows)) for key, rows in (("raw", data.rows), ("ours", wrong))]
     with pytest.raises(RuntimeError, match="ours: want losses .* as raw, got "):
         methods.verify(sources, batches, data, config, device)
     wrong[batches[0].ids[0]] += 1

@@ -13,9 +13,11 @@ import torch
 
 from ibp_gnn import Codec, CompressedFeatureStore
 from ibp_gnn.command.cli import main
-from ibp_gnn.store.file import building, row_readers
-from ibp_gnn.store.file.building import Job, build_file
-from ibp_gnn.store.file.row_readers import ArrayRows
+from ibp_gnn.store import build as build_module
+from ibp_gnn.store.build import Job
+from ibp_gnn.store.file import building, sorted_reader
+from ibp_gnn.store.file.building import build_file
+from ibp_gnn.store.row_readers import ArrayReader
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
 
 NUM_ROWS, WIDTH = 1000, 33
@@ -55,13 +57,13 @@ def build_to(path: Path, features: Any, **options: Any) -> str:
 
 
 def before_the_second_pass(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    second_pass = building._with_overflow
+    second_pass = build_module.with_overflow
 
     def hooked(*arguments: Any, **options: Any) -> Any:
         act()
         return second_pass(*arguments, **options)
 
-    monkeypatch.setattr(building, "_with_overflow", hooked)
+    monkeypatch.setattr(build_module, "with_overflow", hooked)
 
 
 @pytest.mark.parametrize("to_file", [False, True], ids=["memory", "file"])
@@ -117,7 +119,7 @@ def test_chunks_do_not_change_with_the_features(kind: str, ordered: bool, tmp_pa
         features = written
     order = an_order().to(torch.int32) if ordered else None
     codec = Codec.fit(rows, codec="ibp")
-    for at, chunk in ArrayRows(features, codec, 64, order).chunks():
+    for at, chunk in ArrayReader(features, codec, 64, order).chunks():
         ids = torch.arange(at, at + len(chunk)) if order is None else order[at : at + len(chunk)].long()
         kept = written[ids] if isinstance(written, torch.Tensor) else torch.from_numpy(written[ids.numpy()])
         written[ids.numpy() if isinstance(written, np.ndarray) else ids] = 0
@@ -192,7 +194,7 @@ def test_a_build_that_goes_on_looks_at_what_is_there(
     harm: Callable[[Path], None], what: str, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(building, "_SORT_BYTES", 0)
-    monkeypatch.setattr(row_readers, "_PARTITION_BYTES", 128 * 4 * WIDTH)
+    monkeypatch.setattr(sorted_reader, "_PARTITION_BYTES", 128 * 4 * WIDTH)
     rows, path = some_rows(), tmp_path / "s.ibp"
     np.save(tmp_path / "x.npy", rows.numpy())
     features = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -224,7 +226,7 @@ def test_an_untouched_build_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert build_to(tmp_path / "whole.ibp", rows) == ""
     interrupted(path, rows, monkeypatch, 10)
     with monkeypatch.context() as patch:
-        patch.setattr(building, "_size", lambda *_: pytest.fail("measured again"))
+        patch.setattr(build_module, "size", lambda *_: pytest.fail("measured again"))
         assert build_to(path, rows) == "went on with an earlier build"
     assert path.read_bytes() == (tmp_path / "whole.ibp").read_bytes()
 

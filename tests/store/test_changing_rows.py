@@ -9,6 +9,7 @@ import torch
 from ibp_gnn import CompressedFeatureStore
 from ibp_gnn.codec import dispatch
 from ibp_gnn.codec.codec import Codec
+from ibp_gnn.store import build as build_module
 from ibp_gnn.store.file import building
 from ibp_gnn.testing import assert_bitwise_equal
 from ibp_gnn.training.store_builder import StoreBuilder
@@ -29,14 +30,14 @@ def features() -> torch.Tensor:
 @pytest.fixture
 def change_between_passes(monkeypatch):
     """change_between_passes(change): calls `change` when all rows have been measured and none has been compressed."""
-    second_pass = building._with_overflow
+    second_pass = build_module.with_overflow
 
     def set_change(change) -> None:
         def changed(*args, **options):
             change()
             return second_pass(*args, **options)
 
-        monkeypatch.setattr(building, "_with_overflow", changed)
+        monkeypatch.setattr(build_module, "with_overflow", changed)
 
     return set_change
 
@@ -44,7 +45,7 @@ def change_between_passes(monkeypatch):
 def build(x, codec, tmp_path, to_file):
     if not to_file:
         return CompressedFeatureStore.build(x, codec, chunk_rows=CHUNK, progress=False)
-    job = building.Job.check(x, codec, "compact", None, CHUNK, False)
+    job = build_module.Job.check(x, codec, "compact", None, CHUNK, False)
     building.build_file(job, tmp_path / "store", {})
     return CompressedFeatureStore.load(tmp_path / "store")
 

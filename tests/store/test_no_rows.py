@@ -16,7 +16,8 @@ from ibp_gnn.codec.values import SUPPORTED_DTYPES
 from ibp_gnn.command.analysis import analyze
 from ibp_gnn.command.cli import main
 from ibp_gnn.gpu.budget import plan_caches, share_budget
-from ibp_gnn.store.file.building import Job, build_file
+from ibp_gnn.store.build import Job
+from ibp_gnn.store.file.building import build_file
 from ibp_gnn.testing import assert_bitwise_equal
 
 NO_IDS = torch.zeros(0, dtype=torch.int64)
@@ -38,7 +39,7 @@ def check(store: CompressedFeatureStore, shape: tuple[int, ...], dtype: torch.dt
     assert store.gather(NO_IDS.to(torch.int32), out=nothing(shape, dtype)).shape == shape
     with pytest.raises(IndexError, match="want 0 <= id < 0, got 0 at position 0"):
         store.gather(torch.tensor([0]))
-    if store._file_rows is None:
+    if store._held_file is None:
         store.update(NO_IDS, nothing(shape, dtype))
 
 

@@ -30,7 +30,7 @@ from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, PinError
 from ibp_gnn.codec.compressed_rows import CompressedRows
 from ibp_gnn.store import feature_store, shared_rows
 from ibp_gnn.store.file import sharing
-from ibp_gnn.store.file.held_rows import FileRows
+from ibp_gnn.store.file.held_file import HeldFile
 from ibp_gnn.store.file.reading import StoreFile
 from ibp_gnn.store.shared_rows import SharedRows
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
@@ -220,7 +220,7 @@ def test_stores_of_files(options: dict, tmp_path: Path) -> None:
         path.unlink()
         assert_bitwise_equal(sent(other).gather(ALL), wanted)
     else:
-        assert store._shared is None and other._file_rows is not None
+        assert store._shared is None and other._held_file is not None
     for each in (store, other, copy.deepcopy(other) if "mmap" in options else other):
         assert_bitwise_equal(each.gather(ALL), wanted)
         each.save(tmp_path / "t.ibp")
@@ -233,7 +233,7 @@ def test_a_mapped_store_that_is_page_locked_is_mapped_by_workers(registers: Regi
     build(fitting()).save(path)
     store = CompressedFeatureStore.load(path, pin=True)  # its own copy, in memory
     other = sent(store)
-    assert other._file_rows is not None and other._file_rows._is_mapped and store.can_map
+    assert other._held_file is not None and other._held_file._is_mapped and store.page_lock()
     assert_bitwise_equal(other.gather(ALL), fitting())
     store.close()
     assert registers.locked == {}
@@ -642,10 +642,10 @@ def test_no_updates_under_the_gpus_of_other_processes(registers: Registers) -> N
     follower = sent(store)
     registers.refuses = True
     with pytest.warns(UserWarning, match="could not page-lock"):
-        assert not follower.can_map
+        assert not follower.page_lock()
     store.update(ALL[:5], raw(5))
     follower, registers.refuses = sent(store), False
-    assert follower.can_map
+    assert follower.page_lock()
     with pytest.raises(RuntimeError, match="GPUs of another process read in place; close the stores there"):
         store.update(ALL, raw())
     for each in (store, follower):
@@ -819,7 +819,7 @@ def test_a_child_forked_while_rows_are_read_to_memory(tmp_path: Path, monkeypatc
     """Another thread may be in the middle of it. The child does not wait for that one."""
     path, reading, go_on = tmp_path / "s.ibp", threading.Event(), threading.Event()
     build(fitting()).save(path)
-    held = FileRows(StoreFile(path), "mapped")
+    held = HeldFile(StoreFile(path), "mapped")
     read_rows, pid = held.file.read_rows, os.getpid()
 
     def slowly() -> CompressedRows:
@@ -847,7 +847,7 @@ def test_a_child_forked_while_rows_are_read_to_memory(tmp_path: Path, monkeypatc
 def test_rows_that_were_read_in_vain_go(tmp_path: Path) -> None:
     path = tmp_path / "s.ibp"
     build(fitting()).save(path)
-    held = FileRows(StoreFile(path), "mapped")
+    held = HeldFile(StoreFile(path), "mapped")
     mapped = held.rows
     held.back_to_mapping()  # nothing was read
     assert held.rows is mapped and not held.is_checked
@@ -859,7 +859,7 @@ def test_rows_that_were_read_in_vain_go(tmp_path: Path) -> None:
         gc.collect()
         assert held.rows is mapped and read() is None and held._is_mapped
     for place in ("private", "shared"):
-        held = FileRows(StoreFile(path), place)
+        held = HeldFile(StoreFile(path), place)
         rows = held.to_memory()
         held.back_to_mapping()
         assert held.rows is rows

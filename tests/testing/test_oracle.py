@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ibp_gnn import FormatError, _native
-from ibp_gnn.codec import fit_ibp
+from ibp_gnn.codec import ibp
 from ibp_gnn.testing import assert_bitwise_equal, oracle
 
 SLACK = [0] * 64
@@ -105,7 +105,7 @@ def test_constants_are_the_extensions():
     assert oracle.OVERFLOW_INDEX_BYTES == _native.cpu.OVERFLOW_INDEX_BYTES
     for n in (0, 1, 31, 32, 33, 1000):
         assert oracle.bitmask_bytes(n) == _native.cpu.bitmask_bytes(n)
-    assert oracle.THRESHOLDS == fit_ibp.THRESHOLDS
+    assert oracle.THRESHOLDS == ibp.THRESHOLDS
 
 
 @given(st.data())

@@ -1,112 +1,29 @@
-"""The one builder of stores: sizes all rows, settles the slot length, compresses chunks, to memory or to a file."""
+"""Builds store files in bounded memory, in steps that a build that was interrupted does not do again."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import zlib
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import torch
-from tqdm import tqdm
 
-from ...codec import dispatch
-from ...codec.codec import Codec, best_lead_bytes, best_slot_bytes, payload_histogram
 from ...codec.compressed_rows import CompressedRows
-from ...codec.values import as_tensor, check_row_shape, num_values
-from ..order import slots_of
+from .. import build
+from ..build import Job, Plan
+from ..row_readers import ArrayReader, RowReader
 from .file_io import rename
 from .header import StoreHeader, describe, table_bytes
 from .journal import Journal, LostWorkError
-from .row_readers import ArrayRows, RowReader, SortedRows, chunk_length
+from .sorted_reader import SortedReader
 from .writing import StoreWriter, check_space
 
-Layout = Literal["compact", "inplace"]
 # Ordered rows of a memory-mapped file that is longer are sorted on the disk first, instead of being read at random.
 _SORT_BYTES = 256 << 20
 _GROWING = ("bitmask", "slots", "overflow")  # the sections that every chunk adds to
-
-Chunks = Iterator[tuple[int, torch.Tensor]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What sizing all rows settles."""
-
-    slot_bytes: int
-    num_overflow: int
-    lead_bytes: int
-    sorted_checksums: list[int] = dataclasses.field(default_factory=list)  # of SortedRows
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """What to build, checked. order: int32 [n], the row of each slot, and slot_of, its inverse; or both None."""
-
-    features: Any
-    codec: Codec
-    layout: Layout
-    order: torch.Tensor | None
-    slot_of: torch.Tensor | None
-    step: int
-    progress: bool
-
-    @classmethod
-    def check(
-        cls,
-        features: Any,
-        codec: str | Codec,
-        layout: Layout,
-        order: Any,
-        chunk_rows: int | None,
-        progress: bool,
-    ) -> Job:
-        """The arguments are those of `CompressedFeatureStore.build`. Fits the codec if it is a name."""
-        if layout not in ("compact", "inplace"):
-            raise ValueError(f"layout: want 'compact' or 'inplace', got {layout!r}")
-        if not isinstance(features, (np.ndarray, torch.Tensor)):
-            as_tensor(features, "features")  # raises
-        check_row_shape(tuple(features.shape), "features")
-        if isinstance(codec, str):
-            sample = features if len(features) else _row_of_zeros(as_tensor(features, "features"))
-            codec = Codec.fit(sample, codec=codec, minimize="slots" if layout == "compact" else "payloads")
-        elif not isinstance(codec, Codec):
-            raise TypeError(f"codec: want a name or a Codec, got {type(codec).__name__}")
-        step = chunk_length(chunk_rows, codec.row_bytes)
-        slot_of = None if order is None else slots_of(order, len(features))
-        inverse = None
-        if slot_of is not None:
-            inverse = torch.empty_like(slot_of)
-            inverse[slot_of.to(torch.int64)] = torch.arange(len(slot_of), dtype=torch.int32, device="cpu")
-        return cls(features, codec, layout, inverse, slot_of, step, progress)
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.features)
-
-    def reader(self) -> ArrayRows:
-        return ArrayRows(self.features, self.codec, self.step, self.order)
-
-
-def _row_of_zeros(features: torch.Tensor) -> torch.Tensor:
-    """[1, *row_shape] of their dtype on the CPU. Without rows any codec will do, so that of these."""
-    # torch 2.2 cannot fill float8.
-    row = torch.zeros(1, num_values(tuple(features.shape[1:])) * features.itemsize, dtype=torch.uint8, device="cpu")
-    return row.view(features.dtype).view(1, *features.shape[1:])
-
-
-def build_in_memory(job: Job) -> tuple[CompressedRows, int]:
-    """Returns the rows and the lead_bytes of their store."""
-    reader = job.reader()
-    plan, lengths = _size(job, reader.chunks())
-    rows = CompressedRows.empty(job.num_rows, job.codec.row_bytes, plan.slot_bytes, plan.num_overflow)
-    for first, chunk, places, _ in _with_overflow(job, plan, reader, lengths):
-        _encode(job, first, chunk, places, rows.view(first, len(chunk)))
-    return rows, plan.lead_bytes
 
 
 def build_file(job: Job, path: str | os.PathLike[str], source: dict[str, Any]) -> str:
@@ -154,13 +71,13 @@ def _build(job: Job, path: Path, journal: Journal) -> None:
     plan, lengths = None if journal.plan is None else Plan(**journal.plan), None
     if job.order is not None and _wants_sorting(job):
         checksums = None if plan is None else plan.sorted_checksums
-        reader = SortedRows(_beside(path, "sorted"), job.order, job.codec.row_bytes, job.step, checksums)
+        reader = SortedReader(_beside(path, "sorted"), job.order, job.codec.row_bytes, job.step, checksums)
     if plan is None:
         partial.unlink(missing_ok=True)
-        if isinstance(reader, SortedRows):
+        if isinstance(reader, SortedReader):
             plan, lengths = _size_sorting(job, reader)
         else:
-            plan, lengths = _size(job, reader.chunks())
+            plan, lengths = build.size(job, reader.chunks())
         journal.write_plan(dataclasses.asdict(plan))
     _compress_to(partial, job, plan, reader, lengths, journal)
     rename(partial, path)
@@ -168,70 +85,14 @@ def _build(job: Job, path: Path, journal: Journal) -> None:
     journal.delete()
 
 
-def _size(job: Job, chunks: Chunks, slot_of: np.ndarray | None = None) -> tuple[Plan, np.ndarray]:
-    """chunks: all rows; in the order of the slots, or slot_of says where they go. Returns the plan, and each slot's
-    payload length, clamped to that of a row."""
-    row_bytes = job.codec.row_bytes
-    lengths = np.empty(job.num_rows, np.uint16 if row_bytes < 1 << 16 else np.int32)
-    histogram = torch.zeros(row_bytes + 1, dtype=torch.int64, device="cpu")
-    for first, chunk in _with_progress(chunks, "sizing", job):
-        measured = dispatch.measure(job.codec.form, chunk)
-        histogram += payload_histogram(measured, row_bytes)
-        where = slice(first, first + len(chunk))
-        lengths[where if slot_of is None else slot_of[where]] = np.minimum(measured.numpy(), row_bytes)
-    slot_bytes = best_slot_bytes(histogram, row_bytes) if job.layout == "compact" else row_bytes
-    num_overflow = int(histogram[slot_bytes + 1 :].sum())
-    return Plan(slot_bytes, num_overflow, best_lead_bytes(job.codec.form, histogram, slot_bytes)), lengths
-
-
-def _size_sorting(job: Job, reader: SortedRows) -> tuple[Plan, np.ndarray]:
+def _size_sorting(job: Job, reader: SortedReader) -> tuple[Plan, np.ndarray]:
     """Sizes the rows, and deals them to the reader's file on the way."""
     if job.slot_of is None:
         raise ValueError("want a job with an order")
     check_space(reader.path, job.num_rows * job.codec.row_bytes)
-    as_they_are = ArrayRows(job.features, job.codec, job.step)
-    plan, lengths = _size(job, reader.deal(as_they_are.chunks(), job.slot_of), job.slot_of.numpy())
+    as_they_are = ArrayReader(job.features, job.codec, job.step)
+    plan, lengths = build.size(job, reader.deal(as_they_are.chunks(), job.slot_of), job.slot_of.numpy())
     return dataclasses.replace(plan, sorted_checksums=reader.checksums), lengths
-
-
-def _with_overflow(
-    job: Job, plan: Plan, reader: RowReader, lengths: np.ndarray | None, first: int = 0, first_overflow: int = 0
-) -> Iterator[tuple[int, torch.Tensor, torch.Tensor, int]]:
-    """lengths: from `_size`, or None to measure again; first_overflow: how many rows before row `first` overflow.
-    Yields, for each chunk from row `first` on: its first row, its rows, their places in the overflow area (int64 [n];
-    -1 for those that do not go there), and how many rows up to the chunk's end do so. Raises LostWorkError if other
-    rows overflow than the plan says."""
-    compact = plan.slot_bytes < job.codec.row_bytes
-    for at, chunk in _with_progress(reader.chunks(first), "compressing", job, first):
-        if lengths is None:
-            measured = dispatch.measure(job.codec.form, chunk).numpy()
-        else:
-            measured = lengths[at : at + len(chunk)]
-        spills = (measured > plan.slot_bytes) & compact
-        counts = first_overflow + np.cumsum(spills, dtype=np.int64)
-        first_overflow = int(counts[-1])
-        if first_overflow > plan.num_overflow:
-            break
-        yield at, chunk, torch.from_numpy(np.where(spills, counts - 1, -1)), first_overflow
-    if first_overflow != plan.num_overflow:
-        raise LostWorkError("want the features as they were when their rows were measured, got others")
-
-
-def _encode(
-    job: Job, first: int, chunk: torch.Tensor, places: torch.Tensor, out: CompressedRows, first_overflow: int = 0
-) -> None:
-    """The arguments are what `_with_overflow` yields. Raises ValueError naming the row that fitted its slot when it was
-    measured and does not now, or the other way round."""
-    try:
-        dispatch.encode(job.codec.form, chunk, places, out, first_overflow=first_overflow, first_row=first)
-    except ValueError as error:
-        spills = dispatch.measure(job.codec.form, chunk) > out.slot_bytes
-        changed = torch.nonzero(spills != (places >= 0)).flatten()
-        if len(changed) == 0:
-            raise
-        slot = first + int(changed[0])
-        row = slot if job.order is None else int(job.order[slot])
-        raise ValueError(f"features: row {row} changed while the store was built") from error
 
 
 def _compress_to(
@@ -256,13 +117,13 @@ def _compress_to(
 
         with ThreadPoolExecutor(1) as pool:
             pending: Future[None] | None = None
-            for first, chunk, places, overflow_end in _with_overflow(
+            for first, chunk, overflow_index, overflow_end in build.with_overflow(
                 job, plan, reader, lengths, rows_done, overflow_done
             ):
                 part = CompressedRows.empty(
                     len(chunk), job.codec.row_bytes, plan.slot_bytes, overflow_end - overflow_done
                 )
-                _encode(job, first, chunk, places, part, overflow_done)
+                build.encode(job, first, chunk, overflow_index, part, overflow_done)
                 if pending is not None:
                     pending.result()
                 pending = pool.submit(write, first + len(chunk), part, overflow_end)
@@ -313,14 +174,6 @@ def _identity(job: Job) -> dict[str, Any]:
 def _wants_sorting(job: Job) -> bool:
     mapped = isinstance(job.features, np.memmap)
     return job.order is not None and mapped and job.num_rows * job.codec.row_bytes > _SORT_BYTES
-
-
-def _with_progress(chunks: Chunks, what: str, job: Job, first: int = 0) -> Chunks:
-    options: dict[str, Any] = {"unit": "row", "unit_scale": True, "disable": not job.progress}
-    with tqdm(total=job.num_rows, initial=first, desc=what, **options) as bar:
-        for at, chunk in chunks:
-            yield at, chunk
-            bar.update(len(chunk))
 
 
 def _beside(path: Path, what: str) -> Path:

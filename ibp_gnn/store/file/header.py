@@ -19,7 +19,7 @@ With that, every bit of the file is under a checksum. The description is an obje
 
     byte_order "little"; row_format: the version of csrc/core/format.h; dtype: a name as in torch; row_shape: list of
     sizes; num_rows, num_overflow, slot_bytes; lead_bytes: how much of a slot a GPU fetches first; block_bytes;
-    codec: {kind, parameters: {name: value}, tables: [{name, dtype, shape}]}, the parts of its form (codec/forms.py);
+    codec: {kind, parameters: {name: value}, tables: [{name, dtype, shape}]}, the parts of its form (codec/registry.py);
     sections: [{name, offset, bytes}] in the order above; offset: from the start of the first; bytes: without the zeros
 
 A file may come from anyone. No length or offset of it is used before it has been compared with the one that follows
@@ -42,7 +42,8 @@ import torch
 
 from ... import _native
 from ...codec.codec import Codec
-from ...codec.forms import Form, short
+from ...codec.forms import short
+from ...codec.registry import FORMS
 from ...codec.values import dtype_from_name
 
 VERSION = 1
@@ -55,8 +56,7 @@ PREAMBLE_BYTES = _PREAMBLE.size
 _PAGE = 4096
 _MAX_DESCRIPTION_BYTES = 1 << 20
 _MAX_ROWS = _MAX_SIZE = 1 << 48
-# Codec "dict" has 16 symbols of 2 bytes for each value at most, and some for all of them.
-_MAX_TABLE_BYTES_PER_ROW_BYTE = 64
+_MAX_TABLE_BYTES_PER_ROW_BYTE = max(form.most_table_bytes_per_row_byte for form in FORMS.values())
 _TABLE_DTYPES = ("uint8", "uint16", "uint32", "uint64", "int32", "int64")
 
 FormatError = _native.FormatError
@@ -164,9 +164,9 @@ class StoreHeader:
 
     def codec(self, tables: bytes) -> Codec:
         """The codec with these bytes of the section `tables`. Raises FormatError if they make none."""
-        cls = _forms().get(self.codec_kind)
+        cls = FORMS.get(self.codec_kind)
         if cls is None:
-            raise FormatError(f"codec: want one of {sorted(_forms())}, got {short(self.codec_kind)}")
+            raise FormatError(f"codec: want one of {sorted(FORMS)}, got {short(self.codec_kind)}")
         parts, at = dict(self.codec_parameters), 0
         for name, dtype, shape in self.tables:
             count = math.prod(shape)
@@ -183,11 +183,7 @@ def describe(
     codec: Codec, *, num_rows: int, num_overflow: int, slot_bytes: int, lead_bytes: int, ordered: bool
 ) -> StoreHeader:
     """The header of a store with this codec."""
-    tables = tuple((name, table.dtype.name, table.shape) for name, table in _tables(codec.form))
-    fields = dataclasses.fields(codec.form)  # type: ignore[arg-type]
-    parameters = {field.name: getattr(codec.form, field.name) for field in fields}
-    for name, _, _ in tables:
-        del parameters[name]
+    tables = tuple((name, table.dtype.name, table.shape) for name, table in codec.form.tables().items())
     header = StoreHeader(
         codec.dtype,
         codec.row_shape,
@@ -197,7 +193,7 @@ def describe(
         lead_bytes,
         ordered,
         codec.kind,
-        parameters,
+        codec.form.parameters(),
         tables,
     )
     _check(header)
@@ -209,7 +205,7 @@ def describe(
 
 def table_bytes(codec: Codec) -> bytes:
     """The section `tables`."""
-    return b"".join(table.astype(table.dtype.newbyteorder("<")).tobytes() for _, table in _tables(codec.form))
+    return b"".join(table.astype(table.dtype.newbyteorder("<")).tobytes() for table in codec.form.tables().values())
 
 
 def pack(header: StoreHeader, checksums: bytes) -> bytes:
@@ -378,16 +374,6 @@ def _sizes_as_text(sizes: list[Any]) -> str:
 
 def _text(header: StoreHeader) -> bytes:
     return json.dumps(header.members()).encode()
-
-
-def _forms() -> dict[str, type[Form]]:
-    return {cls.kind: cls for cls in Form.__subclasses__()}
-
-
-def _tables(form: Form) -> list[tuple[str, np.ndarray]]:
-    fields = dataclasses.fields(form)  # type: ignore[arg-type]
-    parts = [(field.name, getattr(form, field.name)) for field in fields]
-    return [(name, part) for name, part in parts if isinstance(part, np.ndarray)]
 
 
 def _up_to_page(length: int) -> int:

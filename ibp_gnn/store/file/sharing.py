@@ -26,7 +26,7 @@ _PAGE = 4096
 _COMPLETE = b"complete"  # in the last page, once the rows before it are
 
 
-class SharedRows:
+class SharedCopy:
     """The rows of a store file, in the shared copy. `rows` are valid until `close`, or as long as this object lives."""
 
     def __init__(self, file: StoreFile) -> None:

@@ -9,20 +9,38 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from ...codec.codec import Codec
 from ...codec.compressed_rows import CompressedRows
+from ...concurrency.read_write_lock import ReadWriteLock
 from .file_io import read_at, replacing, write_all
 from .header import SECTION_NAMES, Section, StoreHeader, describe, pack, table_bytes
 from .journal import LostWorkError
 
 _PART_BYTES = 32 << 20  # how much of a store `save` copies at a time
 
-if TYPE_CHECKING:
-    from ..feature_store import CompressedFeatureStore
+
+class SavableStore(Protocol):
+    """What `save` reads of a store: see CompressedFeatureStore."""
+
+    codec: Codec
+    lock: ReadWriteLock
+
+    @property
+    def rows(self) -> CompressedRows: ...
+
+    @property
+    def slot_of(self) -> torch.Tensor | None: ...
+
+    @property
+    def lead_bytes(self) -> int: ...
+
+    @property
+    def version(self) -> int: ...
 
 
 @dataclasses.dataclass
@@ -118,27 +136,27 @@ class StoreWriter:
         os.fsync(self.fd)
 
 
-def save(store: CompressedFeatureStore, path: str | os.PathLike[str]) -> None:
+def save(store: SavableStore, path: str | os.PathLike[str]) -> None:
     """Writes the store to a file, which is there as a whole or not at all; replaces one that is there. Nobody waits for
     the disk: the store's lock is held while a few rows are copied, and no longer. An update between two of these
     copies has the file started over; after a second one, all rows are copied at once."""
     path = Path(path)
     for _ in range(2):
         try:
-            return _write_file(path, _StoreRows(store))
+            return _write_file(path, _Snapshot(store))
         except _ChangedError:
             pass
-    _write_file(path, _StoreRows(store, copy=True))
+    _write_file(path, _Snapshot(store, copy=True))
 
 
 class _ChangedError(Exception):
     """The store was updated since reading it began."""
 
 
-class _StoreRows:
+class _Snapshot:
     """A store's rows for a file, in parts, all of one state of the store."""
 
-    def __init__(self, store: CompressedFeatureStore, copy: bool = False) -> None:
+    def __init__(self, store: SavableStore, copy: bool = False) -> None:
         """copy: read all rows now. Raises FormatError if the store's file is damaged, ValueError for a closed store."""
         with store.lock:
             rows = store.rows
@@ -165,7 +183,7 @@ class _StoreRows:
             yield part
 
 
-def _write_file(path: Path, rows: _StoreRows) -> None:
+def _write_file(path: Path, rows: _Snapshot) -> None:
     header = describe(
         rows.codec,
         num_rows=rows.num_rows,

@@ -28,8 +28,9 @@ from store_files import rewrite
 import ibp_gnn
 from ibp_gnn import Codec, CompressedFeatureStore, FormatError
 from ibp_gnn.codec.values import SUPPORTED_DTYPES, dtype_from_name
-from ibp_gnn.store.file import building, row_readers, sharing, writing
-from ibp_gnn.store.file.building import Job, build_file
+from ibp_gnn.store.build import Job
+from ibp_gnn.store.file import building, sharing, sorted_reader, writing
+from ibp_gnn.store.file.building import build_file
 from ibp_gnn.store.file.header import PREAMBLE_BYTES, SECTION_NAMES
 from ibp_gnn.store.file.reading import StoreFile
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
@@ -158,7 +159,7 @@ def test_the_file_builder_makes_the_bytes_of_save(
     layout: str, ordered: bool, sort_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(building, "_SORT_BYTES", sort_bytes)
-    monkeypatch.setattr(row_readers, "_PARTITION_BYTES", 96 * 4 * 33)
+    monkeypatch.setattr(sorted_reader, "_PARTITION_BYTES", 96 * 4 * 33)
     rows = mixed_rows(torch.float32, 33, 1000)
     order = an_order(1000) if ordered else None
     np.save(tmp_path / "x.npy", rows.numpy())
@@ -178,7 +179,7 @@ def test_an_interrupted_build_goes_on(
 ) -> None:
     """Stopped after any step, with a torn line at the journal's end."""
     monkeypatch.setattr(building, "_SORT_BYTES", 0)
-    monkeypatch.setattr(row_readers, "_PARTITION_BYTES", 96 * 4 * 33)
+    monkeypatch.setattr(sorted_reader, "_PARTITION_BYTES", 96 * 4 * 33)
     rows = mixed_rows(torch.float32, 33, 1000)
     np.save(tmp_path / "x.npy", rows.numpy())
     features = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -527,7 +528,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 def _load_shared(path: Path, queue: object, wait: object) -> None:
     with CompressedFeatureStore.load(path, shared=True) as store:
         got = store.gather(torch.arange(NUM_ROWS)).numpy().tobytes()
-        queue.put((got, os.stat(store._file_rows._shared._fd).st_ino))  # type: ignore[attr-defined, union-attr]
+        queue.put((got, os.stat(store._held_file._shared._fd).st_ino))  # type: ignore[attr-defined, union-attr]
         wait.wait(60)  # type: ignore[attr-defined]
 
 
@@ -543,8 +544,8 @@ def test_processes_share_one_copy(tmp_path: Path) -> None:
     assert [got for got, _ in answers] == [rows.numpy().tobytes()] * 2
     assert answers[0][1] == answers[1][1]
     with CompressedFeatureStore.load(path, shared=True) as store:
-        assert store._file_rows is not None and store._file_rows._shared is not None
-        shared = store._file_rows._shared.path
+        assert store._held_file is not None and store._held_file._shared is not None
+        shared = store._held_file._shared.path
         assert os.stat(shared).st_ino == answers[0][1]
         assert_bitwise_equal(store.gather(torch.arange(NUM_ROWS)), rows)
         wait.set()
@@ -560,8 +561,8 @@ def test_a_copy_left_half_filled_is_filled_again(tmp_path: Path) -> None:
     rows = mixed_rows(torch.float32, 33)
     path = make(tmp_path / "s.ibp", rows)
     store = CompressedFeatureStore.load(path, shared=True)
-    assert store._file_rows is not None and store._file_rows._shared is not None
-    shared = store._file_rows._shared.path
+    assert store._held_file is not None and store._held_file._shared is not None
+    shared = store._held_file._shared.path
     size = shared.stat().st_size
     store.close()
     for left in (b"", bytes(size), b"\1" * (size // 2)):
@@ -641,7 +642,7 @@ def test_gathers_to_a_gpu(pin: bool | str, options: dict, tmp_path: Path) -> Non
     with CompressedFeatureStore.load(path, pin=pin, **options) as store:
         ids = torch.randint(0, NUM_ROWS, (1000,), device="cuda")
         assert_bitwise_equal(store.gather(ids).cpu(), rows[ids.cpu()])
-        assert store.can_map == (pin is not False)
+        assert store.page_lock() == (pin is not False)
 
 
 def test_names_in_the_format(tmp_path: Path) -> None:

@@ -8,22 +8,21 @@ from typing import Any, Literal
 import torch
 
 from ...codec.compressed_rows import CompressedRows
-from ...concurrency.fork_safe_lock import ForkSafeLock
 from .header import FormatError
 from .reading import StoreFile
-from .sharing import SharedRows
+from .sharing import SharedCopy
 
 Place = Literal["mapped", "private", "shared"]
 
 
-class FileRows:
-    """`rows` are checked, unless they are mapped: then by `check` and `check_slots`."""
+class HeldFile:
+    """`rows` are checked, unless they are mapped: then by `check` and `check_slots`. One thread at a time calls
+    `to_memory` and `back_to_mapping`; in a store, the one that page-locks."""
 
     def __init__(self, file: StoreFile, place: Place) -> None:
         """Raises FormatError and OSError."""
         self.file, self._place = file, place
-        self._shared = SharedRows(file) if place == "shared" else None
-        self._lock = ForkSafeLock()
+        self._shared = SharedCopy(file) if place == "shared" else None
         self._is_mapped = place == "mapped"
         self.is_checked = not self._is_mapped
         if self._shared is not None:
@@ -33,7 +32,7 @@ class FileRows:
         self._mapped: CompressedRows | None = None  # what `to_memory` has read
 
     @classmethod
-    def again(cls, path: str, identity: tuple[int, ...], place: Place) -> FileRows:
+    def again(cls, path: str, identity: tuple[int, ...], place: Place) -> HeldFile:
         """What `__getstate__` returned, in another process. Mapped rows are checked when they are read. Raises
         FormatError if it is another file by now."""
         file = StoreFile(path)
@@ -54,18 +53,16 @@ class FileRows:
 
     def to_memory(self) -> CompressedRows:
         """The rows in memory, where they can be page-locked: what is mapped is read. Raises FormatError."""
-        with self._lock:
-            if self._is_mapped:
-                read = self.file.read_rows()
-                self._mapped, self.rows, self._is_mapped, self.is_checked = self.rows, read, False, True
+        if self._is_mapped:
+            read = self.file.read_rows()
+            self._mapped, self.rows, self._is_mapped, self.is_checked = self.rows, read, False, True
         return self.rows
 
     def back_to_mapping(self) -> None:
         """Lets go of what `to_memory` has read, where it was mapped before: nobody page-locks it, after all. Nothing
         happens otherwise."""
-        with self._lock:
-            if self._mapped is not None:
-                self.rows, self._mapped, self._is_mapped = self._mapped, None, True
+        if self._mapped is not None:
+            self.rows, self._mapped, self._is_mapped = self._mapped, None, True
 
     def close(self) -> None:
         """The rows must not be used any more. Idempotent."""
