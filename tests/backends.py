@@ -33,7 +33,8 @@ def use_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> torch.device:
 def skip_without(path: str) -> None:
     nothing, zero = np.zeros((0, 1), np.uint8), np.zeros(1, np.uint8)
     try:
-        _native.cpu.measure(_native.cpu.IbpCodec(zero, zero, 8), nothing, np.zeros(0, np.int32), 1, path)
+        codec = _native.cpu.codec("ibp", mask=zero, bitval=zero, chunk_bits=8)
+        _native.cpu.measure(codec, nothing, np.zeros(0, np.int32), 1, path)
     except ValueError as error:
         pytest.skip(str(error))
 

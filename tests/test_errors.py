@@ -22,7 +22,7 @@ from ibp_gnn import _native
 modules = [_native.cpu]
 if sys.argv[1] != "cpu alone": modules.append(_native.cuda())
 zeros = np.zeros(24, np.uint8)
-codec = _native.cpu.IbpCodec(zeros, zeros, 16)
+codec = _native.cpu.codec("ibp", mask=zeros, bitval=zeros, chunk_bits=16)
 slots, bitmask = np.zeros(16 + 64, np.uint8), np.array([1, 0, 0, 0], np.uint8)
 out = np.zeros((1, 24), np.uint8)
 try:
@@ -41,7 +41,7 @@ def test_format_error_is_a_value_error():
 def test_format_error_can_be_pickled():
     """As it is on the way from a DataLoader's worker."""
     zeros = np.zeros(24, np.uint8)
-    codec = _native.cpu.IbpCodec(zeros, zeros, 16)
+    codec = _native.cpu.codec("ibp", mask=zeros, bitval=zeros, chunk_bits=16)
     buffers = np.zeros(16 + 64, np.uint8), 16, np.array([1, 0, 0, 0], np.uint8), np.zeros(64, np.uint8)
     with pytest.raises(ibp_gnn.FormatError) as raised:
         _native.cpu.decode(codec, *buffers, 1, np.array([0]), np.zeros((1, 24), np.uint8), 1)

@@ -171,8 +171,9 @@ void BindCodecs(nb::module_& m) {
         nb::arg("slots").noconvert(), nb::arg("slot_bytes"), nb::arg("bitmask").noconvert(),
         nb::arg("overflow").noconvert(), nb::arg("scratch").noconvert(), nb::arg("changed_row").noconvert(),
         nb::arg("stream"));
-  m.def("codec", &BindCodec, nb::arg("name"), nb::arg("tables").noconvert(), nb::arg("parameters"),
-        "A fitted codec (csrc/core/codec_list.h) with its form's parameters; tables: as the CPU extension writes them.");
+  m.def(
+      "codec", &BindCodec, nb::arg("name"), nb::arg("tables").noconvert(), nb::arg("parameters"),
+      "A fitted codec (csrc/core/codec_list.h) with its form's parameters; tables: as the CPU extension writes them.");
 }
 
 void BindGathers(nb::module_& m) {

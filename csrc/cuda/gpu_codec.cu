@@ -1,8 +1,7 @@
-#include "cuda/gpu_codec.h"
-
 #include <cstring>
 
 #include "core/codec_list.h"
+#include "cuda/gpu_codec.h"
 
 namespace ibp {
 

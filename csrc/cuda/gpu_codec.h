@@ -46,7 +46,8 @@ class GpuCodec {
   const int32_t row_bytes_;
 };
 
-// name: of core/codec_list.h; tables_dev: what RowCodec::WriteDeviceTables of the same codec wrote. Throws ArgumentError.
+// name: of core/codec_list.h; tables_dev: what RowCodec::WriteDeviceTables of the same codec wrote. Throws
+// ArgumentError.
 std::shared_ptr<GpuCodec> MakeGpuCodec(const char* name, const CodecParameters& parameters, const uint8_t* tables_dev,
                                        int64_t tables_bytes);
 

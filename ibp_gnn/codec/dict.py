@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -113,18 +112,9 @@ class DictForm(Form):
         """Symbols with a code, per column; one code is the escape, one may be the zero code."""
         return (1 << self.code_bits) - 1 - self.zero_code
 
-    @functools.cached_property
-    def native(self) -> Any:
-        parts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return _native.cpu.DictCodec(**{**parts, "dictionary": self.dictionary.reshape(-1)})
-
     @property
     def nbytes(self) -> int:
         return self.dictionary.nbytes + self.escape_dictionary.nbytes
-
-    def _make_gpu_codec(self, tables: torch.Tensor) -> Any:
-        parts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "dictionary"}
-        return _native.cuda().dict_codec(**parts, tables=tables)
 
 
 def fit_dictionaries(rows: torch.Tensor, total_rows: int) -> list[DictForm]:

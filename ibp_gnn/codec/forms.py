@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 
+from .. import _native
+
 Minimize = Literal["slots", "payloads"]
 _making = threading.Lock()  # of tables on GPUs
 
@@ -43,6 +45,7 @@ class Sample(NamedTuple):
 class Form(abc.ABC):
     """A dataclass: its arrays are tables, its other fields are parameters, numbers and bools; store files hold both.
     Immutable; picklable. `native` and `on_device` are made on first use.
+    The extensions have a codec of the same name (csrc/core/codec_list.h).
 
     kind: the codec's name.
     fit_options: arguments of Codec.fit that `fit` takes.
@@ -94,10 +97,14 @@ class Form(abc.ABC):
         close together, and leave the GPU to training. Payloads whose offsets are not known beforehand take more
         decoding for each byte that crosses the link."""
 
+    def native_parameters(self) -> dict[str, Any]:
+        """What the extensions make their codec `kind` from, by name: numbers, and uint8 or uint16 [n]."""
+        return {name: part.reshape(-1) if isinstance(part, np.ndarray) else part for name, part in self._fields()}
+
     @functools.cached_property
-    @abc.abstractmethod
     def native(self) -> Any:
-        """The CPU extension's form."""
+        """The CPU extension's codec. Making it raises ValueError for parts that do not go together."""
+        return _native.cpu.codec(self.kind, **self.native_parameters())
 
     @property
     @abc.abstractmethod
@@ -110,10 +117,6 @@ class Form(abc.ABC):
         size: int = self.native.device_table_bytes(False)
         return size
 
-    @abc.abstractmethod
-    def _make_gpu_codec(self, tables: torch.Tensor) -> Any:
-        """The CUDA extension's codec. tables: those of `native`, on the GPU."""
-
     def on_device(self, device: torch.device, *, encoder: bool = False) -> DeviceForm:
         """The form on a GPU; made once per device. encoder: with the tables that encoding and measuring read, too."""
         with _making:
@@ -124,7 +127,8 @@ class Form(abc.ABC):
                     tables = torch.empty(size, dtype=torch.uint8, device="cpu")
                     self.native.write_device_tables(encoder, tables)
                     tables = tables.to(device)
-                    made[device, encoder] = DeviceForm(self._make_gpu_codec(tables), tables)
+                    codec = _native.cuda().codec(self.kind, tables, **self.native_parameters())
+                    made[device, encoder] = DeviceForm(codec, tables)
             return made[device, encoder]
 
     def __getstate__(self) -> dict[str, Any]:

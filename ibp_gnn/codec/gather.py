@@ -9,7 +9,6 @@ import torch
 
 from .. import _native
 from .compressed_rows import CompressedRows
-from .dict import DictForm
 from .forms import Form
 
 
@@ -84,10 +83,6 @@ class MappedRows:
 # they are not. Ordering a small batch costs more than it saves.
 _ORDER_FOOTPRINT_BYTES = 3 << 28
 _ORDER_MIN_MISSES = 4096
-# Few blocks saturate the link, keep the addresses in flight close together, and leave the GPU to training. Payloads
-# whose offsets are not known beforehand take more decoding for each byte that crosses the link: those of codec "dict"
-# with a zero code, and more so those of "ibp".
-_MISS_BLOCKS, _MISS_BLOCKS_ZERO_CODE, _MISS_BLOCKS_IBP = 16, 32, 64
 
 
 class GpuGather:
@@ -146,7 +141,7 @@ class GpuGather:
             counters=self._counters,
             report=self._report,
             touched=self._touched,
-            miss_blocks=_miss_blocks(self.form),
+            miss_blocks=self.form.miss_blocks,
             order_from_bytes=_ORDER_FOOTPRINT_BYTES,
             order_from_misses=_ORDER_MIN_MISSES,
             owners=(form, reads, self._counters, self._touched),
@@ -269,8 +264,7 @@ _streams: dict[tuple[int | None, int], torch.cuda.Stream] = {}
 
 
 def _current_stream(device: torch.device) -> torch.cuda.Stream:
-    """As torch.cuda.current_stream, which makes a new object each time: that takes a microsecond, as long as the half of
-    a launch."""
+    """As torch.cuda.current_stream, which makes a new object each time: that takes as long as half of a launch."""
     handle = device.index, torch._C._cuda_getCurrentRawStream(device.index)
     stream = _streams.get(handle)
     if stream is None:
@@ -292,12 +286,6 @@ def ids_on_gpu(ids: torch.Tensor, device: torch.device) -> torch.Tensor:
         raise RuntimeError(f"ids: want ids on {device} while a CUDA graph is captured, got ids on {ids.device}")
     staged = torch.empty(ids.shape, dtype=ids.dtype, device="cpu", pin_memory=True)
     return staged.copy_(ids).to(device, non_blocking=True)
-
-
-def _miss_blocks(form: Form) -> int:
-    if isinstance(form, DictForm):
-        return _MISS_BLOCKS_ZERO_CODE if form.zero_code else _MISS_BLOCKS
-    return _MISS_BLOCKS_IBP
 
 
 def _count_bits(words: torch.Tensor) -> int:

@@ -9,7 +9,6 @@ T, and over the chunk length too.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import numbers
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -17,7 +16,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from .. import _native
 from . import dispatch
 from .forms import Form, Sample, own, short
 
@@ -84,9 +82,8 @@ class IbpForm(Form):
     def chunk_bits(self) -> int:
         return self.word_bits * self.words_per_chunk
 
-    @functools.cached_property
-    def native(self) -> Any:
-        return _native.cpu.IbpCodec(self.mask_bytes, self.bitval_bytes, self.chunk_bits)
+    def native_parameters(self) -> dict[str, Any]:
+        return {"mask": self.mask_bytes, "bitval": self.bitval_bytes, "chunk_bits": self.chunk_bits}
 
     @property
     def nbytes(self) -> int:
@@ -98,9 +95,6 @@ class IbpForm(Form):
         padded = np.zeros(-(-self.row_bytes // word_bytes) * word_bytes, np.uint8)
         padded[: self.row_bytes] = row
         return padded.view(f"<u{word_bytes}")
-
-    def _make_gpu_codec(self, tables: torch.Tensor) -> Any:
-        return _native.cuda().ibp_codec(row_bytes=self.row_bytes, chunk_bits=self.chunk_bits, tables=tables)
 
 
 def invariant_bits(ones: np.ndarray, num_rows: int, threshold: float) -> tuple[np.ndarray, np.ndarray]:

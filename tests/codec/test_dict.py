@@ -959,10 +959,10 @@ def test_bad_forms(changes, message):
 def test_the_extension_refuses_a_dictionary_of_another_length():
     parts = {field.name: getattr(form_by_hand(), field.name) for field in dataclasses.fields(DictForm)}
     with pytest.raises(ValueError, match="dictionary entries: want 4, got 5"):
-        _native.cpu.DictCodec(**(parts | {"dictionary": np.zeros(5, np.uint16)}))
+        _native.cpu.codec("dict", **(parts | {"dictionary": np.zeros(5, np.uint16)}))
     with pytest.raises(ValueError, match="escape_dictionary entries: want 7, got 8"):
         changes = {"dictionary": parts["dictionary"].reshape(-1), "escape_dictionary": np.zeros(8, np.uint16)}
-        _native.cpu.DictCodec(**(parts | changes))
+        _native.cpu.codec("dict", **(parts | changes))
     with pytest.raises(ValueError, match="form: want one for rows of 4 bytes, got one for 3"):
         Codec(torch.uint8, (4,), form_by_hand())
 

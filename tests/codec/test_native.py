@@ -37,7 +37,7 @@ MASK, BITVAL = np.full(ROW_BYTES, 0xF0, np.uint8), np.zeros(ROW_BYTES, np.uint8)
 
 @pytest.fixture(scope="module")
 def codec():
-    return cpu.IbpCodec(MASK, BITVAL, CHUNK_BITS)
+    return cpu.codec("ibp", mask=MASK, bitval=BITVAL, chunk_bits=CHUNK_BITS)
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +133,10 @@ def test_counts_of_many_rows():
 
 def test_num_chunks():
     for row_bytes, chunk_bits, num_chunks in ((1, 8, 1), (3, 16, 2), (8, 64, 1), (9, 64, 2), (600, 4096, 2)):
-        zeros = np.zeros(row_bytes, np.uint8)
-        assert cpu.IbpCodec(zeros, zeros, chunk_bits).num_chunks == num_chunks
+        ones = np.full(row_bytes, 0xFF, np.uint8)  # all bits are invariant: a row of them is a bit a chunk
+        codec, lengths = cpu.codec("ibp", mask=ones, bitval=ones, chunk_bits=chunk_bits), np.zeros(1, np.int32)
+        cpu.measure(codec, ones[None], lengths, 1, "scalar")
+        assert lengths[0] == -(-num_chunks // 8)
 
 
 @pytest.mark.parametrize("chunk_bits", [8, 16, 32, 64, 256])
@@ -146,7 +148,7 @@ def test_tables_pack_and_spread_bits(chunk_bits):
     mask[:8] = [0, 0, 0, 0, 255, 255, 255, 255]
     bitval = rng.integers(0, 256, row_bytes, np.uint8) & mask
     units = -(-row_bytes // 4)
-    codec = cpu.IbpCodec(mask, bitval, chunk_bits)
+    codec = cpu.codec("ibp", mask=mask, bitval=bitval, chunk_bits=chunk_bits)
     tables = np.full((8, 4 * -(-units // 4)), FILL, np.uint32)
     assert codec.device_table_bytes(False) == codec.device_table_bytes(True) == tables.nbytes
     codec.write_device_tables(False, tables.reshape(-1).view(np.uint8))
@@ -193,7 +195,7 @@ def test_tables_pack_and_spread_bits(chunk_bits):
 )
 def test_bad_codecs(mask, bitval, chunk_bits, message):
     with pytest.raises(ValueError, match=message):
-        cpu.IbpCodec(mask, bitval, chunk_bits)
+        cpu.codec("ibp", mask=mask, bitval=bitval, chunk_bits=chunk_bits)
 
 
 def test_tables_of_another_length(codec):
@@ -297,7 +299,8 @@ def test_rows_that_changed_and_need_as_much_as_before(codec, rows, cpu_path):
 def test_a_row_that_changed_is_named_whichever_thread_has_it(cpu_path):
     """Big enough to be shared out among the threads."""
     n, row_bytes, slot_bytes = 20_000, 100, 70
-    codec = cpu.IbpCodec(np.full(row_bytes, 0xF0, np.uint8), np.zeros(row_bytes, np.uint8), 8)
+    mask, bitval = np.full(row_bytes, 0xF0, np.uint8), np.zeros(row_bytes, np.uint8)
+    codec = cpu.codec("ibp", mask=mask, bitval=bitval, chunk_bits=8)
     rows = np.zeros((n, row_bytes), np.uint8)
     buffers = filled(n * slot_bytes + 64), slot_bytes, filled(cpu.bitmask_bytes(n)), filled(row_bytes + 64)
     for row in (0, n // 2, n - 1):
@@ -404,9 +407,20 @@ def test_other_arrays_are_refused_and_not_copied(codec, rows, encoded):
         arguments[name] = arguments[name].astype(np.int16)
         with pytest.raises(TypeError, match="incompatible function arguments"):
             cpu.encode(codec, **arguments)
-    with pytest.raises(TypeError, match="incompatible function arguments"):
-        cpu.IbpCodec(MASK.astype(np.int32), BITVAL, 8)
+    with pytest.raises(TypeError, match=r"mask: want an int, or contiguous uint8 or uint16 \[n\] in CPU memory"):
+        cpu.codec("ibp", mask=MASK.astype(np.int32), bitval=BITVAL, chunk_bits=8)
     assert (lengths == -7).all()
+
+
+def test_codecs_by_name():
+    with pytest.raises(ValueError, match="codec: want one of core/codec_list.h, got 'zip'"):
+        cpu.codec("zip", mask=MASK)
+    with pytest.raises(ValueError, match="bitval: want uint8 .*, got none"):
+        cpu.codec("ibp", mask=MASK, chunk_bits=8)
+    with pytest.raises(ValueError, match="chunk_bits: want a number, got none"):
+        cpu.codec("ibp", mask=MASK, bitval=BITVAL)
+    with pytest.raises(ValueError, match="chunk_bits: want 64 bits, got a larger number"):
+        cpu.codec("ibp", mask=MASK, bitval=BITVAL, chunk_bits=1 << 70)
 
 
 # --- damaged rows -------------------------------------------------------------------------------------------
@@ -457,7 +471,7 @@ def test_payloads_that_would_not_fit_are_refused(codec, encoded, cpu_path):
 def test_payloads_as_long_as_the_row_are_refused(cpu_path):
     """Such a row is stored raw; format.h asks for payload_bytes < row_bytes also where the slot has room."""
     mask, bitval = np.array([255, 0], np.uint8), np.zeros(2, np.uint8)
-    codec = cpu.IbpCodec(mask, bitval, 8)
+    codec = cpu.codec("ibp", mask=mask, bitval=bitval, chunk_bits=8)
     slots, bitmask = np.zeros(8 + 64, np.uint8), np.array([1, 0, 0, 0], np.uint8)
     out = filled(1, 2)
     slots[0] = 0b10 | 0b1  # 2 participation bits, 8 others: 2 bytes
@@ -493,7 +507,7 @@ def test_random_bytes_are_survived(
     slot_bytes = max(min(4, row_bytes), int(slot_share * row_bytes))
     mask = np.packbits(rng.random((row_bytes, 8)) < mask_density, axis=1).reshape(-1)
     bitval = rng.integers(0, 256, row_bytes, np.uint8) & mask
-    codec = cpu.IbpCodec(mask, bitval, 1 << chunk_log2)
+    codec = cpu.codec("ibp", mask=mask, bitval=bitval, chunk_bits=1 << chunk_log2)
     slots = rng.integers(0, 256, num_rows * slot_bytes + 64, np.uint8)
     if rng.random() < 0.7:  # mostly participating, so that payloads fit more often
         slots |= rng.integers(0, 256, len(slots), np.uint8) | rng.integers(0, 256, len(slots), np.uint8)
@@ -524,7 +538,7 @@ def test_errors_in_threads_reach_the_caller(cpu_path):
     """Big enough to be shared out; the damaged row is in the last thread's part."""
     n, row_bytes = 20_000, 100
     mask, zeros = np.full(row_bytes, 255, np.uint8), np.zeros(row_bytes, np.uint8)
-    codec = cpu.IbpCodec(mask, zeros, 8)
+    codec = cpu.codec("ibp", mask=mask, bitval=zeros, chunk_bits=8)
     bitmask = np.zeros(cpu.bitmask_bytes(n), np.uint8)
     slots, overflow = np.zeros(n * 4 + 64, np.uint8), filled(row_bytes + 64)
     slots[(n - 1) * 4] = 1
