@@ -9,8 +9,8 @@
 
 namespace ibp {
 
-// Numbers, and arrays of uint8 or uint16 that somebody else keeps. The methods throw ArgumentError that names what is
-// not there or is of another kind.
+// Numbers, flags, and arrays of uint8 or uint16 that somebody else keeps. The methods throw ArgumentError that names
+// what is not there or is of another kind.
 class CodecParameters {
  public:
   template <typename T>
@@ -20,6 +20,7 @@ class CodecParameters {
   };
 
   void Add(const std::string& name, int64_t number) { numbers_[name] = number; }
+  void Add(const std::string& name, bool flag) { flags_[name] = flag; }
   void Add(const std::string& name, Array<uint8_t> array) { bytes_[name] = array; }
   void Add(const std::string& name, Array<uint16_t> array) { symbols_[name] = array; }
 
@@ -29,7 +30,7 @@ class CodecParameters {
     if (number < INT32_MIN || number > INT32_MAX) Throw<ArgumentError>(name, ": want 32 bits, got ", number);
     return static_cast<int32_t>(number);
   }
-  bool Flag(const char* name) const { return Number(name) != 0; }
+  bool Flag(const char* name) const { return Get(flags_, name, "a bool"); }
   Array<uint8_t> Bytes(const char* name) const { return Get(bytes_, name, "uint8 [n]"); }
   Array<uint16_t> Symbols(const char* name) const { return Get(symbols_, name, "uint16 [n]"); }
 
@@ -42,6 +43,7 @@ class CodecParameters {
   }
 
   std::map<std::string, int64_t> numbers_;
+  std::map<std::string, bool> flags_;
   std::map<std::string, Array<uint8_t>> bytes_;
   std::map<std::string, Array<uint16_t>> symbols_;
 };

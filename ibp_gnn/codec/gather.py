@@ -131,7 +131,7 @@ class GpuGather:
             segments.append(MappedRows.on_device(reads.cache).segment(first_place=0, origin=0, hits=True))
         segments.append(reads.store.segment(first_place=num_cached, origin=reads.store_offset, hits=False))
         slot_bytes = reads.store.rows.slot_bytes
-        return self._native.make_gather_plan(
+        return _native.cuda().make_gather_plan(
             codec=form.native,
             segments=segments,
             num_rows=self.num_rows,
