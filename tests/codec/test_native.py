@@ -407,7 +407,9 @@ def test_other_arrays_are_refused_and_not_copied(codec, rows, encoded):
         arguments[name] = arguments[name].astype(np.int16)
         with pytest.raises(TypeError, match="incompatible function arguments"):
             cpu.encode(codec, **arguments)
-    with pytest.raises(TypeError, match=r"mask: want an int, a bool, or contiguous uint8 or uint16 \[n\] in CPU memory"):
+    with pytest.raises(
+        TypeError, match=r"mask: want an int, a bool, or contiguous uint8 or uint16 \[n\] in CPU memory"
+    ):
         cpu.codec("ibp", mask=MASK.astype(np.int32), bitval=BITVAL, chunk_bits=8)
     assert (lengths == -7).all()
 
