@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks the packages that a user gets, in a temporary folder. Needs git and a network; takes minutes.
+# Checks the packages that a user gets, in a temporary folder. Needs git, a network and 5 GB for each torch with CUDA; takes
+# minutes.
 #
 #   for each Python   `pip install .` in a new environment without CUDA: the installed files, a store, the command
 #   the last Python   `python -m build`: the files in the sdist, the wheel that is built from it, what it links; then
@@ -87,7 +88,7 @@ noise = torch.randint(-(2**31), 2**31, (1000, 40)).to(torch.int32).view(torch.fl
 dense = torch.randn(1000, 40)
 ids = torch.randint(1000, (5000,))
 for rows in (noise, dense, dense.to(torch.bfloat16), dense.relu()):
-    store = ibp_gnn.CompressedFeatureStore.build(rows)
+    store = ibp_gnn.CompressedFeatureStore.build(rows, progress=False)
     assert_bitwise_equal(store.gather(ids), rows[ids])
 END
 
