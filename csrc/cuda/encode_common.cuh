@@ -12,18 +12,18 @@
 namespace ibp {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarpsPerBlock = kThreads / kWarpSize;
+constexpr int kEncodeThreads = 256;
+constexpr int kEncodeWarps = kEncodeThreads / kWarpSize;
 constexpr int kBlocksPerMultiprocessor = 4;
 
 int EncodeBlocks() { return kBlocksPerMultiprocessor * NumMultiprocessors(); }
 
-int64_t EncodeScratchBytes(int64_t words_per_warp) { return words_per_warp * 4 * EncodeBlocks() * kWarpsPerBlock; }
+int64_t EncodeScratchBytes(int64_t words_per_warp) { return words_per_warp * 4 * EncodeBlocks() * kEncodeWarps; }
 
 // Clears the bitmask; returns the grid to launch.
 int StartEncode(const EncodeTarget& target, int64_t num_rows, cudaStream_t stream) {
   IBP_CUDA_CHECK(cudaMemsetAsync(target.bitmask, 0, static_cast<size_t>(BitmaskBytes(num_rows)), stream));
-  const int64_t useful = (num_rows + kWarpsPerBlock - 1) / kWarpsPerBlock;
+  const int64_t useful = (num_rows + kEncodeWarps - 1) / kEncodeWarps;
   return static_cast<int>(std::min<int64_t>(useful, EncodeBlocks()));
 }
 

@@ -52,8 +52,8 @@ __global__ void MeasureKernel(DeviceDictCodec codec, const uint8_t* __restrict__
                               int32_t* __restrict__ payload_bytes) {
   const int lane = threadIdx.x % kWarpSize;
   const DictLayout& layout = codec.layout;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
-  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarpSize; row < num_rows;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kEncodeWarps;
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kEncodeWarps + threadIdx.x / kWarpSize; row < num_rows;
        row += stride) {
     int32_t escapes = 0, plain_symbols = 0, with_low = 0;
     bool fits = true;
@@ -79,8 +79,8 @@ __global__ void EncodeKernel(DeviceDictCodec codec, const uint8_t* __restrict__ 
                              EncodeTarget target, uint32_t* __restrict__ scratch) {
   const int lane = threadIdx.x % kWarpSize;
   const DictLayout& layout = codec.layout;
-  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarpSize;
-  const int64_t num_warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kEncodeWarps + threadIdx.x / kWarpSize;
+  const int64_t num_warps = static_cast<int64_t>(gridDim.x) * kEncodeWarps;
   const int64_t scratch_words = ScratchWords(layout);
   uint32_t* line = scratch + warp * scratch_words;
   const unsigned lanes_before = LowMask<uint32_t>(lane);
@@ -137,10 +137,10 @@ int64_t EncodeScratchBytes(const DictLayout& layout) { return EncodeScratchBytes
 void LaunchMeasure(const DeviceDictCodec& codec, const uint8_t* rows_dev, int64_t num_rows, int32_t* payload_bytes_dev,
                    cudaStream_t stream) {
   if (num_rows == 0) return;
-  const int64_t useful = (num_rows + kWarpsPerBlock - 1) / kWarpsPerBlock;
+  const int64_t useful = (num_rows + kEncodeWarps - 1) / kEncodeWarps;
   const int grid = static_cast<int>(std::min<int64_t>(useful, int64_t{8} * NumMultiprocessors()));
   WithWord(codec.layout, [&](auto word) {
-    MeasureKernel<decltype(word)><<<grid, kThreads, 0, stream>>>(codec, rows_dev, num_rows, payload_bytes_dev);
+    MeasureKernel<decltype(word)><<<grid, kEncodeThreads, 0, stream>>>(codec, rows_dev, num_rows, payload_bytes_dev);
   });
   IBP_CUDA_CHECK(cudaGetLastError());
 }
@@ -150,8 +150,8 @@ void LaunchEncode(const DeviceDictCodec& codec, const uint8_t* rows_dev, int64_t
   if (num_rows == 0) return;
   const int grid = StartEncode(target, num_rows, stream);
   WithWord(codec.layout, [&](auto word) {
-    EncodeKernel<decltype(word)>
-        <<<grid, kThreads, 0, stream>>>(codec, rows_dev, num_rows, target, reinterpret_cast<uint32_t*>(scratch_dev));
+    EncodeKernel<decltype(word)><<<grid, kEncodeThreads, 0, stream>>>(codec, rows_dev, num_rows, target,
+                                                                      reinterpret_cast<uint32_t*>(scratch_dev));
   });
   IBP_CUDA_CHECK(cudaGetLastError());
 }

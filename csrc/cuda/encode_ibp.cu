@@ -19,8 +19,8 @@ __global__ void EncodeKernel(DeviceIbpCodec codec, const uint8_t* __restrict__ r
   const int32_t num_chunks = codec.layout.num_chunks;
   const int32_t units = NumUnits(row_bytes);
   const UnitChunks chunks(codec.layout.chunk_bits);
-  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarpSize;
-  const int64_t num_warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kEncodeWarps + threadIdx.x / kWarpSize;
+  const int64_t num_warps = static_cast<int64_t>(gridDim.x) * kEncodeWarps;
   const int64_t scratch_words = ScratchWords(codec.layout);
   uint32_t* line = scratch + warp * scratch_words;
   for (int64_t row = warp; row < num_rows; row += num_warps) {
@@ -83,9 +83,9 @@ void LaunchEncode(const DeviceIbpCodec& codec, const uint8_t* rows_dev, int64_t 
                   uint8_t* scratch_dev, cudaStream_t stream) {
   if (num_rows == 0) return;
   const int grid = StartEncode(target, num_rows, stream);
-  EncodeKernel<<<grid, kThreads, 0, stream>>>(codec, rows_dev, num_rows,
-                                              RowsAreAligned(rows_dev, codec.layout.row_bytes), target,
-                                              reinterpret_cast<uint32_t*>(scratch_dev));
+  EncodeKernel<<<grid, kEncodeThreads, 0, stream>>>(codec, rows_dev, num_rows,
+                                                    RowsAreAligned(rows_dev, codec.layout.row_bytes), target,
+                                                    reinterpret_cast<uint32_t*>(scratch_dev));
   IBP_CUDA_CHECK(cudaGetLastError());
 }
 

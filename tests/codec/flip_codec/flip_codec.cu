@@ -30,7 +30,7 @@ struct FlipDecoder {
 
 __global__ void MeasureKernel(DeviceFlipCodec codec, const uint8_t* rows, int64_t num_rows, int32_t* payload_bytes) {
   const int32_t row_bytes = codec.layout.row_bytes, last = row_bytes - 1;
-  for (int64_t row = threadIdx.x; row < num_rows; row += kThreads) {
+  for (int64_t row = threadIdx.x; row < num_rows; row += kEncodeThreads) {
     payload_bytes[row] = rows[row * row_bytes + last] == codec.constant_dev[last] ? last : row_bytes;
   }
 }
@@ -39,9 +39,9 @@ __global__ void EncodeKernel(DeviceFlipCodec codec, const uint8_t* rows, int64_t
                              uint8_t* scratch, int64_t line_bytes) {
   const int32_t row_bytes = codec.layout.row_bytes, last = row_bytes - 1;
   const int lane = threadIdx.x % kWarpSize;
-  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarpSize;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kEncodeWarps + threadIdx.x / kWarpSize;
   uint8_t* line = scratch + warp * line_bytes;
-  for (int64_t row = warp; row < num_rows; row += int64_t{gridDim.x} * kWarpsPerBlock) {
+  for (int64_t row = warp; row < num_rows; row += int64_t{gridDim.x} * kEncodeWarps) {
     const uint8_t* source = rows + row * row_bytes;
     for (int32_t i = lane; i < last; i += kWarpSize) line[i] = source[i] ^ codec.constant_dev[i];
     __syncwarp();
@@ -61,7 +61,7 @@ class GpuFlipCodec final : public GpuCodec {
   const void* device_codec() const override { return &codec_; }
   void Measure(const uint8_t* rows_dev, int64_t num_rows, int32_t* payload_bytes_dev,
                cudaStream_t stream) const override {
-    MeasureKernel<<<1, kThreads, 0, stream>>>(codec_, rows_dev, num_rows, payload_bytes_dev);
+    MeasureKernel<<<1, kEncodeThreads, 0, stream>>>(codec_, rows_dev, num_rows, payload_bytes_dev);
     IBP_CUDA_CHECK(cudaGetLastError());
   }
   int64_t EncodeScratchBytes() const override { return ibp::EncodeScratchBytes(LineWords()); }
@@ -69,7 +69,7 @@ class GpuFlipCodec final : public GpuCodec {
               cudaStream_t stream) const override {
     if (num_rows == 0) return;
     const int grid = StartEncode(target, num_rows, stream);
-    EncodeKernel<<<grid, kThreads, 0, stream>>>(codec_, rows_dev, num_rows, target, scratch_dev, 4 * LineWords());
+    EncodeKernel<<<grid, kEncodeThreads, 0, stream>>>(codec_, rows_dev, num_rows, target, scratch_dev, 4 * LineWords());
     IBP_CUDA_CHECK(cudaGetLastError());
   }
 
