@@ -217,7 +217,7 @@ def check_decoder(names: Names) -> None:
                 expected = rows.contiguous().view(torch.uint8).reshape(70, -1).numpy()
                 assert b"".join(names["read_store"]("other.ibp")) == expected.tobytes(), (rows.dtype, codec, layout)
     # The odd parts of codec "dict": a dictionary per column, a zero code, symbols of two bytes that are written out.
-    from ibp_gnn.codec.forms import DictForm
+    from ibp_gnn.codec.dict import DictForm
     from ibp_gnn.testing import oracle_dict
 
     wide = torch.randint(-(2**60), 2**60, (70, 9), generator=generator)
