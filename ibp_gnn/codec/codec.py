@@ -25,8 +25,6 @@ from .slot_length import (
 )
 from .values import as_ids, as_tensor, check_row_shape, num_values, prepare_out, to_bytes
 
-CODECS = ("auto", *FORMS)
-
 
 @dataclasses.dataclass(frozen=True)
 class CodecReport:
@@ -135,8 +133,8 @@ class Codec:
             TypeError: rows of a type or dtype that is not supported.
             ValueError: other bad arguments.
         """
-        if codec not in CODECS:
-            raise ValueError(f"codec: want one of {list(CODECS)}, got {codec!r}")
+        if codec not in ("auto", *FORMS):
+            raise ValueError(f"codec: want one of {['auto', *FORMS]}, got {codec!r}")
         if minimize not in get_args(Minimize):
             raise ValueError(f"minimize: want one of {list(get_args(Minimize))}, got {minimize!r}")
         options = {"word_bits": word_bits, "words_per_chunk": words_per_chunk, "threshold": threshold}

@@ -53,7 +53,8 @@ class IbpForm(Form):
 
     @classmethod
     def check_fit_options(cls, options: Mapping[str, Any]) -> None:
-        word_bits, words_per_chunk, threshold = (options.get(name) for name in cls.fit_options)
+        word_bits, words_per_chunk = options.get("word_bits"), options.get("words_per_chunk")
+        threshold = options.get("threshold")
         if word_bits is not None:
             check_chunk(word_bits, 1)
         if words_per_chunk is not None:

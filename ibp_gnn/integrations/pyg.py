@@ -33,7 +33,7 @@ from ..codec.codec import Codec
 from ..codec.values import as_ids
 from ..store.feature_store import Layout
 from ..store.row_source import RowSource, is_row_source
-from .sources import have_form, hold, is_array, replace_rows, write_rows
+from .sources import are_rows_of, hold, is_array, replace_rows, write_rows
 
 try:
     from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
@@ -237,7 +237,7 @@ class PyGFeatureStore(FeatureStore):
         if is_array(rows):
             if _number(index) is not None and rows.ndim == len(row_shape):
                 rows = rows[None]
-            anew = rows.ndim > 0 and len(rows) == num_rows and not have_form(rows, held.dtype, tuple(row_shape))
+            anew = rows.ndim > 0 and len(rows) == num_rows and not are_rows_of(rows, held.dtype, tuple(row_shape))
             if anew and _are_all(ids, num_rows):
                 return replace_rows(held, _in_order(rows, ids), _name(key), **self._build)
         return write_rows(held, ids, rows, _name(key))

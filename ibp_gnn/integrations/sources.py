@@ -70,7 +70,7 @@ def replace_rows(source: RowSource, rows: Any, name: str, **build: Any) -> RowSo
     """
     _check_array(rows, name)
     store, codec = store_of(source), build["codec"]
-    if isinstance(codec, Codec) and not have_form(rows, codec.dtype, codec.row_shape):
+    if isinstance(codec, Codec) and not are_rows_of(rows, codec.dtype, codec.row_shape):
         build = {**build, "codec": codec.kind}
     if store is not None and store.slot_of is not None and len(store) == len(rows):
         build = {**build, "order": torch.argsort(store.slot_of)}
@@ -103,7 +103,7 @@ def write_rows(source: RowSource, ids: torch.Tensor, rows: Any, name: str) -> Ro
     return source
 
 
-def have_form(rows: torch.Tensor | np.ndarray, dtype: torch.dtype, row_shape: tuple[int, ...]) -> bool:
+def are_rows_of(rows: torch.Tensor | np.ndarray, dtype: torch.dtype, row_shape: tuple[int, ...]) -> bool:
     """Whether `rows` are of this dtype and shape."""
     same_dtype = str(rows.dtype).removeprefix("torch.") == str(dtype).removeprefix("torch.")
     return same_dtype and tuple(rows.shape[1:]) == tuple(row_shape)

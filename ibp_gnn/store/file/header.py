@@ -56,7 +56,6 @@ PREAMBLE_BYTES = _PREAMBLE.size
 _PAGE = 4096
 _MAX_DESCRIPTION_BYTES = 1 << 20
 _MAX_ROWS = _MAX_SIZE = 1 << 48
-_MAX_TABLE_BYTES_PER_ROW_BYTE = max(form.most_table_bytes_per_row_byte for form in FORMS.values())
 _TABLE_DTYPES = ("uint8", "uint16", "uint32", "uint64", "int32", "int64")
 
 FormatError = _native.FormatError
@@ -350,7 +349,8 @@ def _check(header: StoreHeader) -> None:
     within("block_bytes", header.block_bytes, _PAGE, 1 << 26)
     if header.block_bytes % _PAGE:
         raise FormatError(f"block_bytes: want a multiple of {_PAGE}, got {header.block_bytes}")
-    within("table bytes", header.table_bytes, 0, _MAX_TABLE_BYTES_PER_ROW_BYTE * header.row_bytes)
+    most_table_bytes = max(form.most_table_bytes_per_row_byte for form in FORMS.values()) * header.row_bytes
+    within("table bytes", header.table_bytes, 0, most_table_bytes)
 
 
 def _check_members(what: str, members: Any, wanted: dict[str, type]) -> None:
