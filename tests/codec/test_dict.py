@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 from backends import DICT_BACKENDS, ask_oracle_once, skip_without, use_backend
+from codec_cases import byte_matrix, every_dtype, every_kind, needs_glove, some_dtypes_and_kinds
+from guarded_memory import FILL, filled, guarded
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from matrices import pairs, part_of
-from test_codec import byte_matrix, every_dtype, every_kind, needs_glove, some_dtypes_and_kinds
-from test_native import FILL, filled, guarded
 
 from ibp_gnn import Codec, CodecReport, CompressedFeatureStore, CompressedGPUCache, CompressedRows, FormatError, _native
 from ibp_gnn.codec import dispatch as dispatch
