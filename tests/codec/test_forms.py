@@ -11,6 +11,7 @@ import torch
 from backends import dict_backend
 from codec_cases import byte_matrix
 from dict_cases import WORDS, Parts, assert_same_form, codec_of, form_by_hand, mixed_rows, some_form
+from ibp_cases import fit, make_codec
 
 from ibp_gnn import Codec, _native
 from ibp_gnn.codec.forms import DictForm
@@ -135,3 +136,25 @@ def test_a_cache_holds_no_tables_for_encoding():
     rows, lengths = torch.zeros(2, form.row_bytes, dtype=torch.uint8, device=device), torch.zeros(2, dtype=torch.int32)
     with pytest.raises(ValueError, match="codec: want one with code_of_symbol, got one without"):
         _native.cuda().measure(of_gathers.native, rows, lengths.to(device), 0)
+
+
+def test_mask_and_bitval_are_words():
+    rows = torch.tensor([[1.0, -1.0, 0.5], [1.0, -1.0, 0.5]])
+    codec = fit(rows, word_bits=32, words_per_chunk=1)
+    assert codec.mask.dtype == np.uint32 and codec.mask.tolist() == [0xFFFFFFFF] * 3
+    assert codec.bitval.tolist() == [0x3F800000, 0xBF800000, 0x3F000000]
+    codec = fit(rows, word_bits=64, words_per_chunk=1)
+    assert codec.mask.tolist() == [0xFFFFFFFFFFFFFFFF, 0x00000000FFFFFFFF], "a row may end inside a word"
+    assert codec.bitval.tolist() == [0xBF8000003F800000, 0x3F000000]
+    assert codec.nbytes == 24
+
+
+def test_codecs_refuse_inconsistent_parts():
+    rows = torch.zeros(1, 2)
+    ones, zeros = np.full(8, 255, np.uint8), np.zeros(8, np.uint8)
+    with pytest.raises(ValueError, match="form: want one for rows of 8 bytes, got one for 7"):
+        make_codec(rows, ones[:7], zeros[:7], 8)
+    with pytest.raises(ValueError, match="bitval bytes: want 8, got 7"):
+        make_codec(rows, ones, zeros[:7], 8)
+    with pytest.raises(ValueError, match="bitval: want 0 wherever mask is 0, got 255 under mask 0 at byte 0"):
+        make_codec(rows, zeros, ones, 8)
