@@ -13,8 +13,7 @@ from codec_cases import byte_matrix, every_dtype, some_dtypes_and_kinds
 from dict_cases import WORDS, as_words, assert_as_the_oracle, assert_same_form, cuts_of, trimmed
 
 from ibp_gnn import Codec
-from ibp_gnn.codec import dispatch
-from ibp_gnn.codec import fit_dict
+from ibp_gnn.codec import dispatch, fit_dict
 from ibp_gnn.codec.values import SUPPORTED_DTYPES, to_bytes
 from ibp_gnn.testing import KINDS, MANTISSA_BITS, assert_bitwise_equal, special_rows
 from ibp_gnn.testing import oracle_dict as oracle

@@ -12,7 +12,6 @@ import pickle
 import signal
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker
@@ -23,8 +22,10 @@ from typing import Any
 
 import pytest
 import torch
+from forks import forked
 from page_locking import Registers
 from time_limits import at_most
+from update_rows import ALL, ROWS, fitting, raw
 
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, PinError
 from ibp_gnn.codec.compressed_rows import CompressedRows
@@ -37,24 +38,11 @@ from ibp_gnn.testing import assert_bitwise_equal, special_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 
-ROWS, WIDTH = 300, 33
-ALL = torch.arange(ROWS)
-
 
 @pytest.fixture(autouse=True)
 def time_limit() -> Iterator[None]:
     with at_most(100):
         yield
-
-
-def fitting(n: int = ROWS, width: int = WIDTH) -> torch.Tensor:
-    rows = special_rows(torch.float32, width, "outliers", 2000)
-    return rows[torch.arange(2000) % 8 != 5][:n].clone()
-
-
-def raw(n: int = ROWS, width: int = WIDTH, seed: int = 1) -> torch.Tensor:
-    """Rows that no codec makes smaller: each update with them needs overflow rows."""
-    return special_rows(torch.float32, width, "random_bits", n, seed)
 
 
 def build(rows: torch.Tensor, **options: Any) -> CompressedFeatureStore:
@@ -307,23 +295,6 @@ def test_busy_readers_see_whole_updates_and_let_them_happen() -> None:
         assert process.exitcode == 0
 
 
-def in_child(work: Callable[[], object]) -> int:
-    """Starts it in a forked process."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.alarm(60)
-            torch.set_num_threads(1)
-            work()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return pid
-
-
 def test_a_worker_killed_while_it_reads_does_not_block_updates() -> None:
     wanted = fitting()
     store = build(wanted)
@@ -335,7 +306,7 @@ def test_a_worker_killed_while_it_reads_does_not_block_updates() -> None:
             os.write(writing, b"x")
             signal.pause()
 
-    pid = in_child(read)
+    pid = forked(read)
     assert os.read(inside, 1) == b"x"
     updating = threading.Thread(target=store.update, args=(ALL[:5], raw(5)), daemon=True)
     updating.start()
@@ -371,7 +342,7 @@ def test_a_child_forked_while_it_reads_does_not_block_updates(forked_from: str) 
         assert forking.gather(ALL[:5]).numpy().tobytes() == raw(5).numpy().tobytes()
 
     with forking.lock:
-        pid = in_child(read)
+        pid = forked(read)
     assert mine.poll(30) and mine.recv() == "read"
     with at_most(20):
         store.update(ALL[:5], raw(5))
@@ -396,7 +367,7 @@ def test_forked_children_of_the_owner_follow_it() -> None:
             assert store.gather(ALL).numpy().tobytes() == raw().numpy().tobytes()
 
         with hold:
-            pid = in_child(work)
+            pid = forked(work)
         assert mine.poll(30) and mine.recv() == "read"
         store.update(ALL, raw())
         mine.send("updated")
@@ -517,7 +488,7 @@ def test_a_fork_without_a_descriptor_for_the_child(monkeypatch: pytest.MonkeyPat
     sent(store)
     monkeypatch.setattr(shared_rows, "_open_again", refuse)
     with store.lock:
-        pid = in_child(work)
+        pid = forked(work)
     assert os.waitpid(pid, 0)[1] == 0
     store.update(ALL, raw())
     assert_bitwise_equal(store.gather(ALL), raw())
@@ -781,7 +752,7 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_copy_that_is_let_go(
     store = CompressedFeatureStore.load(path, shared=True)
     (name,) = folder.iterdir()
     opened = os.open(name, os.O_RDWR)
-    pid = in_child(lambda: signal.pause())
+    pid = forked(lambda: signal.pause())
     try:
         store.close()
         fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)  # raises if the child has the lock
@@ -837,7 +808,7 @@ def test_a_child_forked_while_rows_are_read_to_memory(tmp_path: Path, monkeypatc
         signal.alarm(10)
         assert held.to_memory() is held.rows and not held._is_mapped
 
-    child = in_child(work)
+    child = forked(work)
     status = os.waitpid(child, 0)[1]
     go_on.set()
     thread.join()
