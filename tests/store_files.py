@@ -95,3 +95,7 @@ def rewrite(path: Path, change: Callable[[dict], object]) -> None:
     rest = text + bytes(offset - PREAMBLE_BYTES - len(text))
     crc = zlib.crc32(rest, zlib.crc32(start))
     path.write_bytes(start + struct.pack("<I", crc) + rest + whole[old_offset:])
+
+
+def build(features: object, **options: object) -> CompressedFeatureStore:
+    return CompressedFeatureStore.build(features, progress=False, **options)  # type: ignore[arg-type]
