@@ -47,7 +47,7 @@ test_graphbolt() {
   prepare_env .venv-graphbolt graphbolt,test
   "$venv/bin/python" -W ignore -c 'from ibp_gnn import graphbolt; graphbolt.require_native()'
   if (($# == 0)); then
-    set -- tests/integrations/test_{graphbolt,readme,dgl_compat}.py tests/training/test_train_script.py \
+    set -- tests/integrations/test_{graphbolt*,readme,dgl_compat}.py tests/training/test_train_script.py \
       tests/codec/test_compressed_rows.py tests/command/test_doctor.py tests/datasets/test_ogb.py \
       tests/test_docstrings.py \
       -k "(not train_script or graphbolt) and (not test_doctor or this_machine or datapipes or without_dgl)"
@@ -59,7 +59,7 @@ test_pyg() {
   prepare_env .venv-pyg pyg,test
   "$venv/bin/python" -c 'import ibp_gnn.pyg, sys; sys.exit("dgl" in sys.modules)'
   if (($# == 0)); then
-    set -- tests/integrations/test_{pyg,readme}.py tests/training/test_train_script.py tests/command/test_doctor.py \
+    set -- tests/integrations/test_{pyg*,readme}.py tests/training/test_train_script.py tests/command/test_doctor.py \
       tests/test_torch_defaults.py tests/test_docstrings.py \
       -k "(not test_doctor or this_machine) and (not test_torch_defaults or pyg)"
   fi
