@@ -48,7 +48,7 @@ test_graphbolt() {
   "$venv/bin/python" -W ignore -c 'from ibp_gnn import graphbolt; graphbolt.require_native()'
   if (($# == 0)); then
     set -- tests/integrations/test_{graphbolt*,readme,dgl_compat}.py tests/training/test_train_script.py \
-      tests/codec/test_compressed_rows.py tests/command/test_doctor.py tests/datasets/test_ogb.py \
+      tests/codec/test_compressed_rows.py tests/command/test_doctor.py tests/datasets/test_ogb*.py \
       tests/test_docstrings.py \
       -k "(not train_script or graphbolt) and (not test_doctor or this_machine or datapipes or without_dgl)"
   fi
