@@ -37,7 +37,7 @@ def test_build_info_verify_extract(dtype, tmp_path, capsys):
     for options, ids in (([], torch.arange(400)), (["--ids", str(tmp_path / "ids.npy")], torch.tensor([7, 7, 399]))):
         assert main(["extract", str(store), str(out), *options, "--quiet"]) == 0
         assert_bitwise_equal(torch.from_numpy(np.load(out)).view(dtype), rows[ids])
-        assert np.load(out).dtype == {torch.bfloat16: np.uint16, torch.float8_e5m2: np.uint8}.get(dtype, np.dtype(name))
+        assert np.load(out).dtype == {torch.bfloat16: np.uint16, torch.float8_e5m2: np.uint8}.get(dtype, name)
         assert ("the bits of" in capsys.readouterr().out) == (dtype in (torch.bfloat16, torch.float8_e5m2))
     assert not list(tmp_path.glob("*.partial"))
 
