@@ -35,7 +35,7 @@ run_pytest() {
 
 # Joined by &&: bash does not stop at a failing command in a function whose status is asked for.
 test_main() {
-  if $leave_training; then set -- --ignore=tests/training; fi
+  if $leave_some; then set -- "${left[@]/#/--ignore=}"; fi
   echo "== sanitizers" && PATH="$venv/bin:$PATH" bash scripts/sanitize.sh &&
     echo "== format" && PATH="$venv/bin:$PATH" bash scripts/check_format.sh &&
     echo "== ruff" && "$venv/bin/ruff" check . && echo "== mypy" && "$venv/bin/mypy" && run_pytest "$@"
@@ -78,14 +78,15 @@ done
 
 # The other two are made and run one after the other beside main, from the start; what they print comes when main is
 # done. They are done long before, so where all run all, a part of main's tests follows them.
-leave_training=false
-if [[ $# == 0 && $chosen == " $default " ]]; then leave_training=true; fi
+left=(tests/training tests/integrations)
+leave_some=false
+if [[ $# == 0 && $chosen == " $default " ]]; then leave_some=true; fi
 others() {
   if [[ $chosen == *" graphbolt "* ]]; then test_graphbolt "$@"; fi
   if [[ $chosen == *" pyg "* ]]; then test_pyg "$@"; fi
-  if $leave_training; then
+  if $leave_some; then
     prepare_env .venv dev
-    run_pytest tests/training
+    run_pytest "${left[@]}"
   fi
 }
 
