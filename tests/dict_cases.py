@@ -14,7 +14,7 @@ from codec_cases import byte_matrix
 from hypothesis import strategies as st
 
 from ibp_gnn import Codec
-from ibp_gnn.codec.forms import DictForm
+from ibp_gnn.codec.dict import DictForm
 from ibp_gnn.testing import MANTISSA_BITS, assert_bitwise_equal
 from ibp_gnn.testing import oracle_dict as oracle
 from ibp_gnn.testing.oracle_dict import Cut

@@ -10,7 +10,7 @@ from backends import ask_oracle_once
 from codec_cases import byte_matrix
 
 from ibp_gnn import Codec, CompressedRows
-from ibp_gnn.codec.forms import IbpForm
+from ibp_gnn.codec.ibp import IbpForm
 from ibp_gnn.testing import assert_bitwise_equal, oracle
 
 fit = functools.partial(Codec.fit, codec="ibp")

@@ -16,7 +16,8 @@ from matrices import EXHAUSTIVE
 
 import ibp_gnn
 from ibp_gnn import CompressedFeatureStore
-from ibp_gnn.store.file.building import Job, build_file
+from ibp_gnn.store.build import Job
+from ibp_gnn.store.file.building import build_file
 from ibp_gnn.store.file.header import PREAMBLE_BYTES
 from ibp_gnn.testing import special_rows
 

@@ -11,7 +11,6 @@ import torch
 from ibp_cases import fit, make_codec
 
 from ibp_gnn import FormatError
-from ibp_gnn.codec import codec as codec_module
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
 
 # --- shapes, strides, and where rows come from --------------------------------------------------------------
@@ -135,40 +134,6 @@ def test_codecs_can_be_pickled(backend):
 
 
 # --- slots and reports ---------------------------------------------------------------------------------------
-
-
-def test_best_slot_bytes_by_hand():
-    # 10 rows of 20 bytes: 6 payloads of 5 bytes, 3 of 9, one row that does not get shorter.
-    histogram = slot_length.payload_histogram(torch.tensor([5] * 6 + [9] * 3 + [21], dtype=torch.int32), 20)
-    assert histogram.tolist() == [0] * 5 + [6] + [0] * 3 + [3] + [0] * 10 + [1]
-    # Slots of 4: 40 + 10 * 20; of 8: 80 + 4 * 20 = 160; of 12: 120 + 1 * 20 = 140; of 16: 180; in place: 200.
-    assert slot_length.best_slot_bytes(histogram, 20) == 12
-    raw = slot_length.payload_histogram(torch.tensor([30, 30], dtype=torch.int32), 20)
-    assert slot_length.best_slot_bytes(raw, 20) == 20
-    assert slot_length.best_slot_bytes(torch.tensor([0, 5, 0, 0]), 3) == 3, "no slot is shorter than an overflow index"
-
-
-@pytest.mark.parametrize(
-    ("payload_bytes", "slot_bytes"),
-    [
-        (443, 448),
-        (436, 448),  # 2.8 % more; slots of 436 bytes would be 464 in whole sectors, 3.6 % more
-        (432, 432),  # 448 in whole sectors: nothing to gain
-        (449, 452),  # 480 is 6 % more
-        (684, 684),  # 704 is 2.9 % more, and saves 1.1 %
-    ],
-)
-def test_slots_start_sectors_where_that_is_worth_it(payload_bytes, slot_bytes):
-    lengths = torch.full((100,), payload_bytes, dtype=torch.int32)
-    assert slot_length.best_slot_bytes(slot_length.payload_histogram(lengths, 1024), 1024) == slot_bytes
-
-
-def test_compress_takes_the_smallest_total(backend):
-    rows = special_rows(torch.float32, 50, "outliers").to(backend)
-    codec = fit(rows)
-    sizes = {slot_bytes: codec.compress(rows, slot_bytes=slot_bytes).nbytes for slot_bytes in range(4, 204, 4)}
-    assert codec.compress(rows).nbytes == min(sizes.values())
-    assert len(set(sizes.values())) > 10
 
 
 def test_report_counts_every_byte(backend):

@@ -33,7 +33,7 @@ from hypothesis import strategies as st
 from matrices import pairs, part_of
 
 from ibp_gnn import Codec
-from ibp_gnn.codec.forms import DictForm
+from ibp_gnn.codec.dict import DictForm
 from ibp_gnn.codec.values import SUPPORTED_DTYPES
 from ibp_gnn.testing import KINDS, assert_bitwise_equal, special_rows
 from ibp_gnn.testing import oracle_dict as oracle

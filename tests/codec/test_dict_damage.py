@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ibp_gnn import CompressedRows, FormatError, _native
-from ibp_gnn.codec.forms import DictForm
+from ibp_gnn.codec.dict import DictForm
 from ibp_gnn.codec.values import to_bytes
 from ibp_gnn.testing import assert_bitwise_equal
 from ibp_gnn.testing import oracle_dict as oracle

@@ -15,7 +15,7 @@ from backends import dict_backend
 from dict_cases import SLACK, WORDS, assert_as_the_oracle, codec_of, form_by_hand
 
 from ibp_gnn import Codec, CompressedRows, _native
-from ibp_gnn.codec.forms import DictForm
+from ibp_gnn.codec.dict import DictForm
 from ibp_gnn.codec.values import dtype_from_name
 from ibp_gnn.testing import assert_bitwise_equal
 from ibp_gnn.testing import oracle as slots_oracle

@@ -14,6 +14,7 @@ from dict_cases import WORDS, as_words, assert_as_the_oracle, assert_same_form, 
 
 from ibp_gnn import Codec
 from ibp_gnn.codec import dispatch, fit_dict
+from ibp_gnn.codec.dict import fit_dictionaries
 from ibp_gnn.codec.values import SUPPORTED_DTYPES, to_bytes
 from ibp_gnn.testing import KINDS, MANTISSA_BITS, assert_bitwise_equal, special_rows
 from ibp_gnn.testing import oracle_dict as oracle
@@ -23,7 +24,7 @@ backend = dict_backend  # with AVX-512
 
 def assert_fits_are_the_oracles(rows: torch.Tensor, device: torch.device) -> None:
     """The best form for each length of codes, best first; a codec's is the first."""
-    matrix, found = byte_matrix(rows), fit_dict.fit_dictionaries(rows.to(device), len(rows))
+    matrix, found = byte_matrix(rows), fit_dictionaries(rows.to(device), len(rows))
     of_codec = Codec.fit(rows.to(device), codec="dict", minimize="payloads").form
 
     def compare() -> None:
@@ -101,8 +102,8 @@ def test_a_dictionary_per_column_must_save_half_a_percent(rare, per_column):
 def test_the_dictionary_counts_by_the_share_of_rows_that_are_looked_at():
     """96 bytes of dictionaries per column: more than they save in 16 rows, less than in 1000."""
     sample = rows_of_three_symbols(0)[:16]
-    assert not fit_dict.fit_dictionaries(sample, 16)[0].per_column
-    assert fit_dict.fit_dictionaries(sample, 1000)[0].per_column
+    assert not fit_dictionaries(sample, 16)[0].per_column
+    assert fit_dictionaries(sample, 1000)[0].per_column
 
 
 @pytest.mark.parametrize(("negative", "sign_low"), [(0, False), (0.27, False), (0.31, True), (0.5, True)])

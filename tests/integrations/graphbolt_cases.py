@@ -9,7 +9,7 @@ import pytest
 import torch
 from adapter_cases import rows_of
 
-from ibp_gnn import CompressedFeatureStore, FeatureStore
+from ibp_gnn import CompressedFeatureStore, GraphBoltFeatureStore
 from ibp_gnn.graphbolt import CompressedFeature
 from ibp_gnn.integrations.dgl_compat import graphbolt_is_native
 
@@ -30,8 +30,8 @@ def feature_of(rows: torch.Tensor, **options: Any) -> CompressedFeature:
     return CompressedFeature(CompressedFeatureStore.build(rows, progress=False), **options)
 
 
-def compressed(features: Any, **options: Any) -> FeatureStore:
-    return FeatureStore(features, progress=False, **options)
+def compressed(features: Any, **options: Any) -> GraphBoltFeatureStore:
+    return GraphBoltFeatureStore(features, progress=False, **options)
 
 
 def graph(num_features: int = 8) -> dgl.DGLGraph:

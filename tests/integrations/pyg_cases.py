@@ -13,15 +13,15 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NeighborLoader, NodeLoader
 from torch_geometric.sampler import NodeSamplerInput
 
-from ibp_gnn.pyg import CompressedFeatureStore, NeighborSampler
+from ibp_gnn.pyg import NeighborSampler, PyGFeatureStore
 
 HAS_NEIGHBOR_LOADER = torch_geometric.typing.WITH_PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE
 
 NUM_NODES, NUM_EDGES, BATCH = 2000, 8000, 64
 
 
-def compressed(features: Any = None, **options: Any) -> CompressedFeatureStore:
-    return CompressedFeatureStore(features, progress=False, **options)
+def compressed(features: Any = None, **options: Any) -> PyGFeatureStore:
+    return PyGFeatureStore(features, progress=False, **options)
 
 
 def plain_data() -> Data:

@@ -22,7 +22,7 @@ from graphbolt_cases import BATCH, FEAT, NUM_EDGES, NUM_NODES, compressed, graph
 from on_disk_dataset import write_dataset  # noqa: E402
 
 import ibp_gnn  # noqa: E402
-from ibp_gnn import CompressedFeatureStore, FeatureStore  # noqa: E402
+from ibp_gnn import CompressedFeatureStore, GraphBoltFeatureStore  # noqa: E402
 from ibp_gnn.graphbolt import CompressedFeature  # noqa: E402
 from ibp_gnn.testing import assert_bitwise_equal  # noqa: E402
 
@@ -125,7 +125,7 @@ for epoch in range(2):
         optimizer.step()
         losses.append(loss.item())
 """
-ONE_LINE = 'features = ibp_gnn.FeatureStore({("node", None, "feat"): gb.TorchBasedFeature(node_features)})'
+ONE_LINE = 'features = ibp_gnn.GraphBoltFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(node_features)})'
 
 
 class SAGE(torch.nn.Module):
@@ -174,7 +174,7 @@ def test_one_line_changes_in_the_node_classification_flow(workers: int) -> None:
 
     losses, plain = run_flow(FLOW, workers)
     with_ours, ours = run_flow(changed, workers)
-    assert type(plain) is gb.BasicFeatureStore and type(ours) is FeatureStore
+    assert type(plain) is gb.BasicFeatureStore and type(ours) is GraphBoltFeatureStore
     assert isinstance(ours[FEAT], CompressedFeature)
     assert len(losses) == 20
     assert with_ours == losses  # every bit of every loss

@@ -30,10 +30,10 @@ def test_pinning_that_fails_warns_and_still_works(monkeypatch: pytest.MonkeyPatc
         build(rows, layout="inplace", pin=True)
     store = build(rows, layout="inplace", pin="auto")
     with pytest.warns(UserWarning, match=wanted + ".*staging buffer, which is slower"):
-        assert store.can_map is False
+        assert store.page_lock() is False
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # said once
-        assert store.can_map is False
+        assert store.page_lock() is False
 
 
 @pytest.mark.cuda

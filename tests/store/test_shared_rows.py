@@ -122,7 +122,7 @@ def test_stores_of_files(options: dict, tmp_path: Path) -> None:
         path.unlink()
         assert_bitwise_equal(sent(other).gather(ALL), wanted)
     else:
-        assert store._shared is None and other._file_rows is not None
+        assert store._shared is None and other._held_file is not None
     for each in (store, other, copy.deepcopy(other) if "mmap" in options else other):
         assert_bitwise_equal(each.gather(ALL), wanted)
         each.save(tmp_path / "t.ibp")
@@ -300,10 +300,10 @@ def test_no_updates_under_the_gpus_of_other_processes(registers: Registers) -> N
     follower = sent(store)
     registers.refuses = True
     with pytest.warns(UserWarning, match="could not page-lock"):
-        assert not follower.can_map
+        assert not follower.page_lock()
     store.update(ALL[:5], raw(5))
     follower, registers.refuses = sent(store), False
-    assert follower.can_map
+    assert follower.page_lock()
     with pytest.raises(RuntimeError, match="GPUs of another process read in place; close the stores there"):
         store.update(ALL, raw())
     for each in (store, follower):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from dict_cases import SLACK, form_by_hand
 
-from ibp_gnn.codec.forms import DictForm
+from ibp_gnn.codec.dict import DictForm
 from ibp_gnn.testing import assert_bitwise_equal
 from ibp_gnn.testing import oracle_dict as oracle
 from ibp_gnn.testing.oracle_dict import Cut

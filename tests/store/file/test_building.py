@@ -14,8 +14,10 @@ from features_to_build import NUM_ROWS, WIDTH, a_codec, an_order, mapped, some_r
 
 from ibp_gnn import CompressedFeatureStore
 from ibp_gnn.command.cli import main
-from ibp_gnn.store.file import building, row_readers
-from ibp_gnn.store.file.building import Job, build_file
+from ibp_gnn.store import build as build_module
+from ibp_gnn.store.build import Job
+from ibp_gnn.store.file import building, sorted_reader
+from ibp_gnn.store.file.building import build_file
 from ibp_gnn.testing import assert_bitwise_equal
 
 

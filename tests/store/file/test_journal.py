@@ -14,7 +14,7 @@ import torch
 from store_files import an_order, build_to, by_id_or_ordered, command, environment, make, mixed_rows
 
 from ibp_gnn import CompressedFeatureStore
-from ibp_gnn.store.file import building, row_readers
+from ibp_gnn.store.file import building, sorted_reader
 from ibp_gnn.testing import assert_bitwise_equal
 
 
@@ -25,7 +25,7 @@ def test_an_interrupted_build_goes_on(
 ) -> None:
     """Stopped after any step, with a torn line at the journal's end."""
     monkeypatch.setattr(building, "_SORT_BYTES", 0)
-    monkeypatch.setattr(row_readers, "_PARTITION_BYTES", 96 * 4 * 33)
+    monkeypatch.setattr(sorted_reader, "_PARTITION_BYTES", 96 * 4 * 33)
     rows = mixed_rows(torch.float32, 33, 1000)
     np.save(tmp_path / "x.npy", rows.numpy())
     features = np.load(tmp_path / "x.npy", mmap_mode="r")

@@ -101,7 +101,7 @@ def test_a_copy_that_cannot_be_removed_is_let_go(tmp_path: Path, monkeypatch: py
 def _load_shared(path: Path, queue: object, wait: object) -> None:
     with CompressedFeatureStore.load(path, shared=True) as store:
         got = store.gather(torch.arange(NUM_ROWS)).numpy().tobytes()
-        queue.put((got, os.stat(store._file_rows._shared._fd).st_ino))  # type: ignore[attr-defined, union-attr]
+        queue.put((got, os.stat(store._held_file._shared._fd).st_ino))  # type: ignore[attr-defined, union-attr]
         wait.wait(60)  # type: ignore[attr-defined]
 
 
@@ -117,8 +117,8 @@ def test_processes_share_one_copy(tmp_path: Path) -> None:
     assert [got for got, _ in answers] == [rows.numpy().tobytes()] * 2
     assert answers[0][1] == answers[1][1]
     with CompressedFeatureStore.load(path, shared=True) as store:
-        assert store._file_rows is not None and store._file_rows._shared is not None
-        shared = store._file_rows._shared.path
+        assert store._held_file is not None and store._held_file._shared is not None
+        shared = store._held_file._shared.path
         assert os.stat(shared).st_ino == answers[0][1]
         assert_bitwise_equal(store.gather(torch.arange(NUM_ROWS)), rows)
         wait.set()
@@ -134,8 +134,8 @@ def test_a_copy_left_half_filled_is_filled_again(tmp_path: Path) -> None:
     rows = mixed_rows(torch.float32, 33)
     path = make(tmp_path / "s.ibp", rows)
     store = CompressedFeatureStore.load(path, shared=True)
-    assert store._file_rows is not None and store._file_rows._shared is not None
-    shared = store._file_rows._shared.path
+    assert store._held_file is not None and store._held_file._shared is not None
+    shared = store._held_file._shared.path
     size = shared.stat().st_size
     store.close()
     for left in (b"", bytes(size), b"\1" * (size // 2)):

@@ -14,7 +14,7 @@ from store_files import NUM_ROWS, an_order, build_to, by_id_or_ordered, environm
 
 from ibp_gnn import Codec, CompressedFeatureStore
 from ibp_gnn.codec.values import SUPPORTED_DTYPES
-from ibp_gnn.store.file import building, row_readers, sharing
+from ibp_gnn.store.file import building, sharing, sorted_reader
 from ibp_gnn.testing import assert_bitwise_equal
 
 
@@ -136,4 +136,4 @@ def test_gathers_to_a_gpu(pin: bool | str, options: dict, tmp_path: Path) -> Non
     with CompressedFeatureStore.load(path, pin=pin, **options) as store:
         ids = torch.randint(0, NUM_ROWS, (1000,), device="cuda")
         assert_bitwise_equal(store.gather(ids).cpu(), rows[ids.cpu()])
-        assert store.can_map == (pin is not False)
+        assert store.page_lock() == (pin is not False)

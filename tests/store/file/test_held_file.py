@@ -22,7 +22,7 @@ from update_rows import ALL, fitting
 
 from ibp_gnn import CompressedFeatureStore, FormatError
 from ibp_gnn.codec.compressed_rows import CompressedRows
-from ibp_gnn.store.file.held_rows import FileRows
+from ibp_gnn.store.file.held_file import HeldFile
 from ibp_gnn.store.file.reading import StoreFile
 from ibp_gnn.testing import assert_bitwise_equal
 
@@ -40,7 +40,7 @@ def test_a_mapped_store_that_is_page_locked_is_mapped_by_workers(registers: Regi
     build(fitting()).save(path)
     store = CompressedFeatureStore.load(path, pin=True)  # its own copy, in memory
     other = sent(store)
-    assert other._file_rows is not None and other._file_rows._is_mapped and store.can_map
+    assert other._held_file is not None and other._held_file._is_mapped and store.page_lock()
     assert_bitwise_equal(other.gather(ALL), fitting())
     store.close()
     assert registers.locked == {}
@@ -50,7 +50,7 @@ def test_a_child_forked_while_rows_are_read_to_memory(tmp_path: Path, monkeypatc
     """Another thread may be in the middle of it. The child does not wait for that one."""
     path, reading, go_on = tmp_path / "s.ibp", threading.Event(), threading.Event()
     build(fitting()).save(path)
-    held = FileRows(StoreFile(path), "mapped")
+    held = HeldFile(StoreFile(path), "mapped")
     read_rows, pid = held.file.read_rows, os.getpid()
 
     def slowly() -> CompressedRows:
@@ -78,7 +78,7 @@ def test_a_child_forked_while_rows_are_read_to_memory(tmp_path: Path, monkeypatc
 def test_rows_that_were_read_in_vain_go(tmp_path: Path) -> None:
     path = tmp_path / "s.ibp"
     build(fitting()).save(path)
-    held = FileRows(StoreFile(path), "mapped")
+    held = HeldFile(StoreFile(path), "mapped")
     mapped = held.rows
     held.back_to_mapping()  # nothing was read
     assert held.rows is mapped and not held.is_checked
@@ -90,7 +90,7 @@ def test_rows_that_were_read_in_vain_go(tmp_path: Path) -> None:
         gc.collect()
         assert held.rows is mapped and read() is None and held._is_mapped
     for place in ("private", "shared"):
-        held = FileRows(StoreFile(path), place)
+        held = HeldFile(StoreFile(path), place)
         rows = held.to_memory()
         held.back_to_mapping()
         assert held.rows is rows

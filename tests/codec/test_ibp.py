@@ -1,4 +1,4 @@
-"""Fits of codec "ibp": the masks and chunks that the oracle finds."""
+"""Codec "ibp": fits find the masks and chunks that the oracle finds; forms of other parts are refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from backends import ask_oracle_once
 from codec_cases import byte_matrix, every_dtype, every_kind
-from ibp_cases import fit
+from ibp_cases import fit, make_codec
 
 from ibp_gnn.testing import assert_bitwise_equal, oracle, special_rows
 
@@ -105,3 +105,25 @@ def test_fit_is_repeatable(backend):
 def test_fit_refuses_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         fit(torch.ones(4, 3), **arguments)
+
+
+def test_mask_and_bitval_are_words():
+    rows = torch.tensor([[1.0, -1.0, 0.5], [1.0, -1.0, 0.5]])
+    codec = fit(rows, word_bits=32, words_per_chunk=1)
+    assert codec.mask.dtype == np.uint32 and codec.mask.tolist() == [0xFFFFFFFF] * 3
+    assert codec.bitval.tolist() == [0x3F800000, 0xBF800000, 0x3F000000]
+    codec = fit(rows, word_bits=64, words_per_chunk=1)
+    assert codec.mask.tolist() == [0xFFFFFFFFFFFFFFFF, 0x00000000FFFFFFFF], "a row may end inside a word"
+    assert codec.bitval.tolist() == [0xBF8000003F800000, 0x3F000000]
+    assert codec.nbytes == 24
+
+
+def test_codecs_refuse_inconsistent_parts():
+    rows = torch.zeros(1, 2)
+    ones, zeros = np.full(8, 255, np.uint8), np.zeros(8, np.uint8)
+    with pytest.raises(ValueError, match="form: want one for rows of 8 bytes, got one for 7"):
+        make_codec(rows, ones[:7], zeros[:7], 8)
+    with pytest.raises(ValueError, match="bitval bytes: want 8, got 7"):
+        make_codec(rows, ones, zeros[:7], 8)
+    with pytest.raises(ValueError, match="bitval: want 0 wherever mask is 0, got 255 under mask 0 at byte 0"):
+        make_codec(rows, zeros, ones, 8)
