@@ -35,7 +35,7 @@ run_pytest() {
 
 # Joined by &&: bash does not stop at a failing command in a function whose status is asked for.
 test_main() {
-  if $leave_training; then set -- --ignore=tests/training; fi
+  if $leave_some; then set -- "${left[@]/#/--ignore=}"; fi
   echo "== sanitizers" && PATH="$venv/bin:$PATH" bash scripts/sanitize.sh &&
     echo "== format" && PATH="$venv/bin:$PATH" bash scripts/check_format.sh &&
     echo "== ruff" && "$venv/bin/ruff" check . && echo "== mypy" && "$venv/bin/mypy" && run_pytest "$@"
@@ -47,8 +47,8 @@ test_graphbolt() {
   prepare_env .venv-graphbolt graphbolt,test
   "$venv/bin/python" -W ignore -c 'from ibp_gnn import graphbolt; graphbolt.require_native()'
   if (($# == 0)); then
-    set -- tests/integrations/test_{graphbolt,readme,dgl_compat}.py tests/training/test_train_script.py \
-      tests/codec/test_compressed_rows.py tests/command/test_doctor.py tests/datasets/test_ogb.py \
+    set -- tests/integrations/test_{graphbolt*,readme,dgl_compat}.py tests/training/test_train_script.py \
+      tests/codec/test_compressed_rows.py tests/command/test_doctor.py tests/datasets/test_ogb*.py \
       tests/test_docstrings.py \
       -k "(not train_script or graphbolt) and (not test_doctor or this_machine or datapipes or without_dgl)"
   fi
@@ -59,7 +59,7 @@ test_pyg() {
   prepare_env .venv-pyg pyg,test
   "$venv/bin/python" -c 'import ibp_gnn.pyg, sys; sys.exit("dgl" in sys.modules)'
   if (($# == 0)); then
-    set -- tests/integrations/test_{pyg,readme}.py tests/training/test_train_script.py tests/command/test_doctor.py \
+    set -- tests/integrations/test_{pyg*,readme}.py tests/training/test_train_script.py tests/command/test_doctor.py \
       tests/test_torch_defaults.py tests/test_docstrings.py \
       -k "(not test_doctor or this_machine) and (not test_torch_defaults or pyg)"
   fi
@@ -78,14 +78,15 @@ done
 
 # The other two are made and run one after the other beside main, from the start; what they print comes when main is
 # done. They are done long before, so where all run all, a part of main's tests follows them.
-leave_training=false
-if [[ $# == 0 && $chosen == " $default " ]]; then leave_training=true; fi
+left=(tests/training tests/integrations)
+leave_some=false
+if [[ $# == 0 && $chosen == " $default " ]]; then leave_some=true; fi
 others() {
   if [[ $chosen == *" graphbolt "* ]]; then test_graphbolt "$@"; fi
   if [[ $chosen == *" pyg "* ]]; then test_pyg "$@"; fi
-  if $leave_training; then
+  if $leave_some; then
     prepare_env .venv dev
-    run_pytest tests/training
+    run_pytest "${left[@]}"
   fi
 }
 

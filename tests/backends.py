@@ -13,7 +13,7 @@ import torch
 
 from ibp_gnn import _native
 
-# Codec "dict" has code for AVX-512; the fixture of conftest.py leaves it out, for what would be AVX2 once more.
+# Codec "dict" has code for AVX-512. The fixture `backend` of conftest.py leaves it out: for codec "ibp" it is AVX2.
 DICT_BACKENDS = ["scalar", "avx2", "avx512", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
@@ -28,6 +28,12 @@ def use_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> torch.device:
     skip_without(name)
     monkeypatch.setattr(_native, "cpu_path", name)
     return torch.device("cpu")
+
+
+@pytest.fixture(params=DICT_BACKENDS)
+def dict_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """For a module to call `backend`, where it tests codec "dict"."""
+    return use_backend(request.param, monkeypatch)
 
 
 def skip_without(path: str) -> None:

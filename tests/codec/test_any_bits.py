@@ -13,7 +13,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
-from backends import DICT_BACKENDS, use_backend
+from backends import dict_backend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -66,9 +66,7 @@ def cases(draw: st.DrawFn, bits: int) -> Case:
     return Case(words, draw(st.integers(1, min(n, 64))), draw(st.floats(0, 1.1)), seed)
 
 
-@pytest.fixture(params=DICT_BACKENDS)
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    return use_backend(request.param, monkeypatch)
+backend = dict_backend  # with AVX-512
 
 
 @pytest.mark.parametrize("dtype", SUPPORTED_DTYPES, ids=lambda dtype: str(dtype)[6:])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import pytest
+from forks import in_child
 from time_limits import at_most
 
 from ibp_gnn.concurrency.fork_safe_lock import ForkSafeLock
@@ -20,17 +20,15 @@ def test_a_child_finds_it_open() -> None:
             inside.set()
             leave.wait(60)
 
+    def take() -> None:
+        with lock:
+            pass
+
     holder = threading.Thread(target=hold)
     holder.start()
     with at_most(60):
         assert inside.wait(30)
-        child = os.fork()
-        if child == 0:
-            with at_most(10), lock:
-                os._exit(0)
-            os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
+        in_child(take, seconds=10)
         leave.set()
         holder.join()
-        with lock:
-            pass
+        take()

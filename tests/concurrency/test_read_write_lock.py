@@ -9,11 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 import pytest
+from forks import in_child
 from time_limits import at_most
 
 from ibp_gnn.concurrency import read_write_lock
@@ -351,23 +351,6 @@ def test_nobody_is_kept_out_for_ever() -> None:
 # Forks
 
 
-def in_child(work: Callable[[], object]) -> None:
-    """`work` runs in a forked process, for at most 20 seconds, and must not raise."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.alarm(20)
-            work()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(pid, 0)
-    assert status == 0, f"the child ended with {status}"
-
-
 def test_a_fork_inside_of_reading_while_a_writer_waits() -> None:
     lock, written = ReadWriteLock(), threading.Event()
     other = Held(lock)
@@ -392,7 +375,7 @@ def test_a_fork_inside_of_reading_while_a_writer_waits() -> None:
                 lock.__exit__()
             assert_free(lock)
 
-        in_child(work)
+        in_child(work, seconds=20)
         assert not written.is_set()
     other.leave()
     writer.end()
@@ -414,7 +397,7 @@ def test_a_fork_inside_of_writing() -> None:
         held.leave()
         assert_free(lock)
 
-    in_child(work)
+    in_child(work, seconds=20)
     assert waiting.is_alive()
     hold.__exit__(None, None, None)
     waiting.end()
@@ -446,7 +429,7 @@ def test_a_fork_waits_for_the_writers_of_other_threads() -> None:
             assert_free(lock)
 
     for _ in range(10):
-        in_child(work)
+        in_child(work, seconds=20)
     before = rounds[0]
     while rounds[0] == before:
         time.sleep(0)
@@ -507,7 +490,7 @@ def test_an_interrupt_while_a_fork_waits() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     interrupting.end()
     assert_free(lock)
-    in_child(lambda: assert_free(lock))
+    in_child(lambda: assert_free(lock), seconds=20)
 
 
 _EXIT = """

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import builtins
+import shutil
 import socket
+from pathlib import Path
 
+import feature_files
+import ogb_folders as folders
 import pytest
+
+rows, npy = feature_files.rows, feature_files.npy
 
 
 @pytest.fixture
@@ -20,3 +26,19 @@ def no_questions(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(builtins, "input", ask)
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Submission folders of DatasetSaver; not to be changed."""
+    base = tmp_path_factory.mktemp("saved")
+    return {
+        "homogeneous": folders.save_homogeneous(base / "homogeneous"),
+        "hetero": folders.save_hetero(base / "hetero"),
+    }
+
+
+@pytest.fixture
+def submission(saved: dict[str, Path], tmp_path: Path) -> Path:
+    """A homogeneous one of your own, not where it was written."""
+    return Path(shutil.copytree(saved["homogeneous"], tmp_path / "moved"))

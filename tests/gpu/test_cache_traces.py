@@ -233,11 +233,3 @@ def test_stats_of_caches_and_stores_add_up(trace: Trace) -> None:
     assert both.hits + both.misses == 12_000 and both.pcie_bytes == first.pcie_bytes + second.pcie_bytes
     assert both.unique == len(batches[0].unique()) + len(batches[1].unique())
     assert both + GatherStats() == both
-
-
-def test_adding_stats() -> None:
-    one, other = GatherStats(1, 2, 30, 40, 3), GatherStats(10, 20, 300, 400)
-    assert one + other == GatherStats(11, 22, 330, 440, 3) == other + one
-    assert one + one == GatherStats(2, 4, 60, 80, 6)
-    assert other + other == GatherStats(20, 40, 600, 800, None)
-    assert one.miss_rate == 2 / 3 and GatherStats().miss_rate == 0

@@ -1,6 +1,6 @@
-"""PyG reads the rows of the tensor, bit for bit, through its own loaders; and the sampler that stands in for pyg-lib.
+"""The feature store for PyG: the rows of the tensor, bit for bit; writes, and what is refused.
 
-scripts/test.sh runs this file where PyG is installed. NeighborLoader is tested where pyg-lib or torch-sparse is.
+scripts/test.sh runs this file and its neighbours, test_pyg_*.py, where PyG is installed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,13 @@ import torch
 
 pytest.importorskip("torch_geometric")
 
-import torch_geometric.typing  # noqa: E402
+from adapter_cases import DTYPES, ROW_SHAPES, rows_of  # noqa: E402
 from cpu_cache import CpuCache  # noqa: E402
 from exact_sources import CountingSource, TensorSource  # noqa: E402
+from pyg_cases import compressed, plain_data, sample  # noqa: E402
 from torch_geometric.data import Data, HeteroData, TensorAttr  # noqa: E402
 from torch_geometric.data.feature_store import AttrView  # noqa: E402
-from torch_geometric.loader import NeighborLoader, NodeLoader  # noqa: E402
-from torch_geometric.nn import SAGEConv  # noqa: E402
 from torch_geometric.sampler import NodeSamplerInput  # noqa: E402
-from torch_geometric.utils import trim_to_layer  # noqa: E402
 
 import ibp_gnn  # noqa: E402
 from ibp_gnn.pyg import NeighborSampler, PyGFeatureStore  # noqa: E402
@@ -37,73 +34,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*without a 'pyg-lib' installation.*"),
 ]
-HAS_NEIGHBOR_LOADER = torch_geometric.typing.WITH_PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE
-
-NUM_NODES, NUM_EDGES, BATCH = 2000, 8000, 64
-DTYPES = [torch.bfloat16, torch.int8, torch.float16, torch.float32, torch.int64, torch.bool]
-ROW_SHAPES = [(), (1,), (3, 4)]
 IDS = {
     "some": torch.tensor([5, 0, 77, 199]),
     "empty": torch.tensor([], dtype=torch.int64),
     "repeated": torch.tensor([9, 9, 0, 9, 0]),
     "int32": torch.tensor([3, 198, 3], dtype=torch.int32),
 }
-
-
-def rows_of(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
-    """Rows that compress, and some values that do not."""
-    generator = torch.Generator().manual_seed(seed)
-    if dtype == torch.bool:
-        return torch.rand(shape, generator=generator) < 0.1
-    rows = torch.rand(shape, generator=generator) * 16 + 16  # one exponent
-    rows[torch.rand(shape[0], generator=generator) < 0.05] *= -0.01
-    return rows.to(dtype)
-
-
-def compressed(features: Any = None, **options: Any) -> PyGFeatureStore:
-    return PyGFeatureStore(features, progress=False, **options)
-
-
-def plain_data() -> Data:
-    generator = torch.Generator().manual_seed(1)
-    edges = torch.randint(0, NUM_NODES - 5, (2, NUM_EDGES), generator=generator)  # the last 5 have no edges
-    train = torch.rand(NUM_NODES, generator=generator) < 0.2
-    return Data(
-        x=rows_of(torch.float32, NUM_NODES, 16),
-        half=rows_of(torch.bfloat16, NUM_NODES, 3, 4),
-        y=torch.arange(NUM_NODES) % 5,
-        train_mask=train,
-        edge_index=edges,
-    )
-
-
-def structure(data: Data) -> Data:
-    graph = Data(num_nodes=data.num_nodes)
-    # With `edge_index=` in place of this, NeighborLoader cannot tell the number of nodes.
-    graph.put_edge_index(data.edge_index, layout="coo", size=(data.num_nodes, data.num_nodes))
-    return graph
-
-
-def plain_hetero_data() -> HeteroData:
-    generator = torch.Generator().manual_seed(2)
-    paper, author = torch.randint(0, 300, (2, 2000), generator=generator)
-    data = HeteroData()
-    data["paper"].x = rows_of(torch.float32, 300, 8)
-    data["paper"].y = torch.arange(300) % 4
-    data["author"].x = rows_of(torch.bfloat16, 400, 6, seed=1)
-    data["author", "writes", "paper"].edge_index = torch.stack([author, paper])
-    data["paper", "written_by", "author"].edge_index = torch.stack([paper, author])
-    data["paper", "cites", "paper"].edge_index = torch.stack([paper, paper.flip(0)])
-    return data
-
-
-def hetero_structure(data: HeteroData) -> HeteroData:
-    graph = HeteroData()
-    for name in data.node_types:
-        graph[name].num_nodes = data[name].num_nodes
-    for edge_type in data.edge_types:
-        graph[edge_type].edge_index = data[edge_type].edge_index
-    return graph
 
 
 # The feature store
@@ -522,97 +458,8 @@ def test_without_pyg(tmp_path: Path) -> None:
     assert "ibp_gnn.pyg needs torch_geometric, which is not installed. Run: pip install 'ibp-gnn[pyg]'" in done.stderr
 
 
-# PyG's loaders
-
-# How a loader is made of data, a structure and a number of workers.
-MakeLoader = Callable[..., Any]
-
-
-def node_loader(data: Any, graph: Any, hops: Any, **options: Any) -> Any:
-    return NodeLoader(data, NeighborSampler(graph, hops), **options)
-
-
-def neighbor_loader(data: Any, graph: Any, hops: Any, **options: Any) -> Any:
-    return NeighborLoader(data, hops, **options)
-
-
-LOADERS = [
-    pytest.param(node_loader, id="NodeLoader"),
-    pytest.param(
-        neighbor_loader,
-        id="NeighborLoader",
-        marks=pytest.mark.skipif(not HAS_NEIGHBOR_LOADER, reason="NeighborLoader needs pyg-lib or torch-sparse"),
-    ),
-]
-
-
-def same_batches(make: MakeLoader, graph: Any, data: Any, others: list[Any], **options: Any) -> list[Any]:
-    """The batches of `data`, after comparing those of all others with them."""
-    runs = []
-    for source in [data, *others]:
-        torch.manual_seed(3)
-        runs.append(list(make(source, graph, [5, 5], batch_size=BATCH, shuffle=True, **options)))
-    for run in runs[1:]:
-        assert len(run) == len(runs[0])
-    return list(zip(*runs, strict=True))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", LOADERS)
-def test_homogeneous_batches(make: MakeLoader, workers: int) -> None:
-    data = plain_data()
-    graph, features = structure(data), compressed(data)
-    options = {"input_nodes": data.train_mask.nonzero().view(-1), "num_workers": workers}
-    others = [(features, graph)] if make is neighbor_loader else [(features, graph), (features, data)]
-    batches = same_batches(make, graph, data, others, **options)
-    assert len(batches) > 3
-    for plain, *ours in batches:
-        assert_bitwise_equal(plain.x, data.x[plain.n_id])
-        for batch in ours:
-            assert torch.equal(batch.n_id, plain.n_id) and torch.equal(batch.edge_index, plain.edge_index)
-            assert batch.batch_size == plain.batch_size
-            for name in ("x", "half", "y", "train_mask"):
-                assert_bitwise_equal(batch[name], plain[name])
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", LOADERS)
-def test_heterogeneous_batches(make: MakeLoader, workers: int) -> None:
-    data = plain_hetero_data()
-    graph, features = hetero_structure(data), compressed(data)
-    options = {"input_nodes": ("paper", torch.arange(0, 300, 2)), "num_workers": workers}
-    for plain, ours in same_batches(make, graph, data, [(features, graph)], **options):
-        for name in ("paper", "author"):
-            assert torch.equal(ours[name].n_id, plain[name].n_id)
-            assert_bitwise_equal(ours[name].x, data[name].x[ours[name].n_id])
-            assert_bitwise_equal(ours[name].x, plain[name].x)
-        assert_bitwise_equal(ours["paper"].y, plain["paper"].y)
-        for edge_type in data.edge_types:
-            assert torch.equal(ours[edge_type].edge_index, plain[edge_type].edge_index)
-
-
-@pytest.mark.parametrize("options", [{"filter_per_worker": False}, {"multiprocessing_context": "spawn"}], ids=str)
-def test_other_workers(options: dict[str, Any]) -> None:
-    data = plain_data()
-    graph, features = structure(data), compressed(data)
-    loader = node_loader(
-        (features, graph), graph, [5], input_nodes=torch.arange(150), batch_size=BATCH, num_workers=2, **options
-    )
-    for batch in loader:
-        assert_bitwise_equal(batch.x, data.x[batch.n_id])
-
-
-@pytest.mark.cuda
-def test_rows_on_the_gpu() -> None:
-    data = plain_data()
-    graph, features = structure(data), compressed(data, device="cuda")
-    options = {"batch_size": BATCH, "num_workers": 2, "filter_per_worker": False}
-    for batch in node_loader((features, graph), graph, [5], input_nodes=torch.arange(150), **options):
-        assert batch.x.is_cuda
-        assert_bitwise_equal(batch.x, data.x[batch.n_id])
-
-
 # Features of edges
+
 
 EDGE_TYPE = ("author", "writes", "paper")
 
@@ -677,258 +524,6 @@ def test_lists_of_a_data_are_left_out() -> None:
     hetero = HeteroData()
     hetero["paper"].x, hetero["paper"].names = torch.ones(3, 2), ["a", "b", "c"]
     assert list(compressed(hetero)._features) == [("paper", "x")]
-
-
-class WithEdges:
-    """What the error of an edge feature says to do, as a `transform` of the loader."""
-
-    def __init__(self, stores: dict[Any, ibp_gnn.CompressedFeatureStore]) -> None:
-        self.stores = stores
-
-    def __call__(self, batch: Any) -> Any:
-        for edge_type, store in self.stores.items():
-            part = batch if edge_type is None else batch[edge_type]
-            part.edge_attr = store.gather(part.e_id)
-        return batch
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", LOADERS)
-def test_features_of_edges_beside_the_store(make: MakeLoader, workers: int) -> None:
-    data = plain_data()
-    data.edge_attr = rows_of(torch.float32, NUM_EDGES, 2, seed=5)
-    features = compressed({"x": data.x})
-    edges = ibp_gnn.CompressedFeatureStore.build(data.edge_attr, progress=False)
-    options = {"input_nodes": torch.arange(200), "batch_size": BATCH, "num_workers": workers}
-    for batch in make((features, structure(data)), structure(data), [5], transform=WithEdges({None: edges}), **options):
-        ends = batch.n_id[batch.edge_index]
-        assert torch.equal(data.edge_index[:, batch.e_id], ends) and len(ends[0]) > 0
-        assert_bitwise_equal(batch.edge_attr, data.edge_attr[batch.e_id])
-
-
-@pytest.mark.parametrize("make", LOADERS)
-def test_features_of_edges_beside_the_store_in_a_heterograph(make: MakeLoader) -> None:
-    data = plain_hetero_data()
-    stores = {}
-    for seed, edge_type in enumerate(data.edge_types):
-        data[edge_type].edge_attr = rows_of(torch.float32, data[edge_type].num_edges, 2, seed=seed)
-        stores[edge_type] = ibp_gnn.CompressedFeatureStore.build(data[edge_type].edge_attr, progress=False)
-    features, graph = compressed(data), hetero_structure(data)
-    assert {group for group, _ in features._features} == {"paper", "author"}  # those of nodes
-    options = {"input_nodes": ("paper", torch.arange(100)), "batch_size": BATCH}
-    for batch in make((features, graph), graph, [4, 4], transform=WithEdges(stores), **options):
-        for edge_type in data.edge_types:
-            assert len(batch[edge_type].e_id) > 0
-            assert_bitwise_equal(batch[edge_type].edge_attr, data[edge_type].edge_attr[batch[edge_type].e_id])
-
-
-# Training
-
-
-class SAGE(torch.nn.Module):
-    def __init__(self, in_size: int, out_size: int) -> None:
-        super().__init__()
-        self.convs = torch.nn.ModuleList([SAGEConv(in_size, 16), SAGEConv(16, out_size)])
-
-    def forward(self, batch: Data) -> torch.Tensor:
-        x, edges = batch.x, batch.edge_index
-        for layer, conv in enumerate(self.convs):
-            if "num_sampled_nodes" in batch:  # not from torch-sparse
-                x, edges, _ = trim_to_layer(layer, batch.num_sampled_nodes, batch.num_sampled_edges, x, edges)
-            x = conv(torch.relu(x), edges)
-        return x[: batch.batch_size]
-
-
-def train(make: MakeLoader, data: Any, graph: Data, workers: int) -> list[float]:
-    torch.manual_seed(0)
-    model = SAGE(16, 5)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    loader = make(
-        data, graph, [5, 5], input_nodes=torch.arange(600), batch_size=BATCH, shuffle=True, num_workers=workers
-    )
-    losses = []
-    for _ in range(2):
-        for batch in loader:
-            loss = torch.nn.functional.cross_entropy(model(batch), batch.y[: batch.batch_size])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return losses
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", LOADERS)
-def test_the_same_losses(make: MakeLoader, workers: int) -> None:
-    data = plain_data()
-    graph = structure(data)
-    plain = train(make, data, graph, workers)
-    assert len(plain) == 20
-    assert train(make, (compressed(data), graph), graph, workers) == plain  # every bit of every loss
-
-
-# The sampler
-
-
-def sample(sampler: NeighborSampler, seeds: list[int], seed: int = 0, name: str | None = None) -> Any:
-    torch.manual_seed(seed)
-    nodes = torch.tensor(seeds)
-    return sampler.sample_from_nodes(NodeSamplerInput(input_id=None, node=nodes, input_type=name))
-
-
-def test_sampler_takes_the_right_neighbors() -> None:
-    data = plain_data()
-    src, dst = data.edge_index
-    degree = torch.bincount(dst, minlength=NUM_NODES)
-    seeds = [3, 1999, 17, 0]
-    out = sample(NeighborSampler(structure(data), [3, 2]), seeds)
-    assert out.node[:4].tolist() == seeds
-    assert len(out.node.unique()) == len(out.node) == sum(out.num_sampled_nodes)
-    assert out.num_sampled_nodes[0] == 4 and len(out.num_sampled_nodes) == 3
-    assert sum(out.num_sampled_edges) == len(out.edge) and len(out.num_sampled_edges) == 2
-
-    # Every edge is one of the graph's, and none is taken twice.
-    edge = NeighborSampler(structure(data), [3, 2]).edge_permutation[out.edge]
-    assert torch.equal(src[edge], out.node[out.row]) and torch.equal(dst[edge], out.node[out.col])
-    assert len(edge.unique()) == len(edge)
-
-    # Each node is expanded once, in the hop after the one that reached it, to as many neighbours as there are.
-    per_node = torch.bincount(out.col, minlength=len(out.node))
-    first, second, _ = np.cumsum(out.num_sampled_nodes)
-    assert torch.equal(per_node[:first], degree[out.node[:first]].clamp(max=3))
-    assert torch.equal(per_node[first:second], degree[out.node[first:second]].clamp(max=2))
-    assert int(per_node[second:].sum()) == 0
-    assert int(out.col[: out.num_sampled_edges[0]].max()) < first
-    assert int(out.row[: out.num_sampled_edges[0]].max()) < second
-
-
-def test_sampler_takes_all_neighbors() -> None:
-    data = plain_data()
-    out = sample(NeighborSampler(data, [-1]), [8])
-    wanted = data.edge_index[0][data.edge_index[1] == 8]
-    assert sorted(out.node[out.row].tolist()) == sorted(wanted.tolist())
-
-
-def test_sampler_takes_every_neighbor_equally_often() -> None:
-    star = Data(edge_index=torch.stack([torch.arange(1, 11), torch.zeros(10, dtype=torch.int64)]), num_nodes=11)
-    sampler = NeighborSampler(star, [4])
-    counts = torch.zeros(11)
-    torch.manual_seed(0)
-    for _ in range(2000):
-        out = sampler.sample_from_nodes(NodeSamplerInput(input_id=None, node=torch.tensor([0])))
-        assert len(out.node.unique()) == 5
-        counts[out.node[1:]] += 1
-    # 800 each are expected, with a standard deviation of 22.
-    assert 700 < int(counts[1:].min()) and int(counts.max()) < 900
-
-
-def test_sampler_repeats_with_its_seed() -> None:
-    sampler = NeighborSampler(plain_data(), [2, 2])
-    first, again, other = (sample(sampler, [1, 2, 3], seed) for seed in (0, 0, 1))
-    assert torch.equal(first.node, again.node) and torch.equal(first.edge, again.edge)
-    assert not torch.equal(first.edge, other.edge)
-
-
-def test_sampler_with_repeated_seeds() -> None:
-    sampler = NeighborSampler(plain_data(), [-1])
-    out = sample(sampler, [5, 9, 5])
-    assert out.node[:3].tolist() == [5, 9, 5] and out.num_sampled_nodes[0] == 3
-    assert set(out.col.tolist()) == {0, 1}  # edges go to the first of the two
-    assert len(sample(sampler, [9]).node.unique()) == len(sample(sampler, [9]).node)  # nothing is left behind
-
-
-def test_sampler_in_a_heterograph() -> None:
-    data = plain_hetero_data()
-    hops = {edge_type: [2, 1] for edge_type in data.edge_types}
-    hops["paper", "cites", "paper"] = [0, 3]
-    sampler = NeighborSampler(hetero_structure(data), hops)
-    out = sample(sampler, [4, 0], name="paper")
-    assert out.node["paper"][:2].tolist() == [4, 0]
-    assert out.num_sampled_nodes["author"][0] == 0 < out.num_sampled_nodes["author"][1]
-    assert out.num_sampled_edges["paper", "cites", "paper"][0] == 0
-    assert out.num_sampled_edges["paper", "written_by", "author"][0] == 0  # no author to start from
-    for edge_type in data.edge_types:
-        source, _, target = edge_type
-        edge = sampler.edge_permutation[edge_type][out.edge[edge_type]]
-        wanted = data[edge_type].edge_index[:, edge]
-        ends = [out.node[source][out.row[edge_type]], out.node[target][out.col[edge_type]]]
-        assert torch.equal(wanted, torch.stack(ends))
-
-
-def graph_with_gaps(sized: bool) -> HeteroData:
-    """Types without nodes, relations without edges, and nodes whose only trace is their number."""
-    graph = HeteroData()
-    counts = {"paper": 5, "author": 7, "venue": 0, "lonely": 3}
-    for name, count in counts.items():
-        graph[name].num_nodes = count
-    edges = {
-        ("author", "writes", "paper"): [[0, 1], [0, 1]],
-        ("paper", "in", "venue"): [[], []],
-        ("venue", "has", "paper"): [[], []],
-    }
-    for edge_type, ends in edges.items():
-        edge_index = torch.tensor(ends, dtype=torch.int64)
-        if sized:
-            size = (counts[edge_type[0]], counts[edge_type[2]])
-            graph.put_edge_index(edge_index, edge_type=edge_type, layout="coo", size=size)
-        else:
-            graph[edge_type].edge_index = edge_index
-    return graph
-
-
-@pytest.mark.parametrize("sized", [False, True])
-def test_batches_of_types_without_nodes_or_edges(sized: bool) -> None:
-    graph = graph_with_gaps(sized)
-    rows = {name: rows_of(torch.float32, graph[name].num_nodes, 4) for name in ("paper", "author", "lonely")}
-    rows["venue"] = torch.empty(0, 4)
-    features = compressed({(name, "x"): part for name, part in rows.items()})
-    for name in ("paper", "author", "lonely"):
-        seeds = torch.arange(len(rows[name]))
-        (batch,) = node_loader((features, graph), graph, [2, 2], input_nodes=(name, seeds), batch_size=100)
-        assert batch[name].n_id[: len(seeds)].tolist() == seeds.tolist()
-        for other, part in rows.items():
-            assert_bitwise_equal(batch[other].x, part[batch[other].n_id])
-        assert batch["paper", "in", "venue"].edge_index.shape == (2, 0)
-    with pytest.raises(IndexError, match="input_nodes: want 0 <= id < 7, got 7"):
-        sample(NeighborSampler(graph, [1]), [7], name="author")
-
-
-def test_batches_of_a_graph_without_edges() -> None:
-    graph, rows = Data(num_nodes=6, edge_index=torch.empty(2, 0, dtype=torch.int64)), rows_of(torch.float32, 6, 4)
-    (batch,) = node_loader((compressed({"x": rows}), graph), graph, [2], input_nodes=torch.arange(6), batch_size=6)
-    assert_bitwise_equal(batch.x, rows)
-    assert batch.edge_index.shape == (2, 0)
-
-
-def test_the_number_of_nodes_is_that_of_the_graph() -> None:
-    edges = torch.tensor([[0, 9], [1, 2]])  # node 9 has no incoming edge, nodes 10 and 11 have none at all
-    for graph in (Data(edge_index=edges, num_nodes=12), Data(edge_index=edges, x=torch.ones(12, 1)), Data()):
-        if not graph.keys():
-            graph.put_edge_index(edges, layout="coo", size=(12, 12))
-        assert sample(NeighborSampler(graph, [1]), [11]).node.tolist() == [11]
-        with pytest.raises(IndexError, match="input_nodes: want 0 <= id < 12, got 12"):
-            sample(NeighborSampler(graph, [1]), [12])
-
-
-def test_what_the_sampler_refuses() -> None:
-    data, hetero = plain_data(), plain_hetero_data()
-    with pytest.raises(TypeError, match="want a GraphStore, such as Data or HeteroData, got Tensor"):
-        NeighborSampler(data.edge_index, [1])
-    with pytest.raises(ValueError, match="want one number >= -1 a hop"):
-        NeighborSampler(data, [])
-    with pytest.raises(ValueError, match="want one number >= -1 a hop"):
-        NeighborSampler(data, [3, -2])
-    with pytest.raises(ValueError, match="num_neighbors: want .*cites.*got"):
-        NeighborSampler(hetero, {("paper", "cites", "paper"): [1]})
-    with pytest.raises(IndexError, match="input_nodes: want 0 <= id < 2000, got 2000"):
-        sample(NeighborSampler(data, [1]), [3, 2000])
-    with pytest.raises(ValueError, match="want a node type among .*'paper'.*got 'venue'"):
-        sample(NeighborSampler(hetero, [1]), [0], name="venue")
-    sampler = NeighborSampler(data, [1])
-    with pytest.raises(NotImplementedError, match="temporal sampling"):
-        sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([0]), time=torch.tensor([0])))
-    with pytest.raises(NotImplementedError, match="LinkNeighborLoader"):
-        sampler.sample_from_edges(None)
 
 
 def test_tensor_attr_is_pygs() -> None:

@@ -9,10 +9,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from store_files import build, mixed_rows
 
-from ibp_gnn import Codec, CompressedFeatureStore, FormatError, PinError, _native
+from ibp_gnn import Codec, CompressedFeatureStore, FormatError, _native
 from ibp_gnn.codec.values import SUPPORTED_DTYPES
-from ibp_gnn.store import pinned
 from ibp_gnn.testing import KINDS, assert_bitwise_equal, special_rows
 
 CUDA = pytest.param("cuda", marks=pytest.mark.cuda)
@@ -27,17 +27,6 @@ def target(request: pytest.FixtureRequest) -> tuple[torch.device, bool | str]:
         pytest.skip("no CUDA device, or no CUDA extension")
     pin = False if request.param == "cuda-staged" else "auto"
     return torch.device("cuda", torch.cuda.current_device()), pin
-
-
-def mixed_rows(dtype: torch.dtype, width: int, n: int) -> torch.Tensor:
-    """Rows that compress, and some that must go to the overflow area."""
-    rows = special_rows(dtype, width, "outliers", n, seed=3)
-    rows[::9] = special_rows(dtype, width, "random_bits", len(rows[::9]), seed=4)
-    return rows
-
-
-def build(features: object, **options: object) -> CompressedFeatureStore:
-    return CompressedFeatureStore.build(features, progress=False, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("layout", ["compact", "inplace"])
@@ -320,40 +309,6 @@ def test_a_damaged_row_is_refused(target: tuple) -> None:
             store.check()
 
 
-def test_pinning_that_fails_warns_and_still_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = mixed_rows(torch.float32, 8, 40)
-
-    class Refuses:
-        def register_host_memory(self, address: int, nbytes: int) -> int:
-            raise RuntimeError("cudaErrorMemoryAllocation (out of memory)")
-
-    monkeypatch.setattr(_native, "cuda", lambda: Refuses())
-    wanted = rf"could not page-lock {40 * 4 * 8 + 128} bytes .*out of memory.*`ulimit -l` is"
-    with pytest.raises(PinError, match=wanted):
-        build(rows, layout="inplace", pin=True)
-    store = build(rows, layout="inplace", pin="auto")
-    with pytest.warns(UserWarning, match=wanted + ".*staging buffer, which is slower"):
-        assert store.page_lock() is False
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # said once
-        assert store.page_lock() is False
-
-
-@pytest.mark.cuda
-def test_rows_still_arrive_when_pinning_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = mixed_rows(torch.float32, 50, 400)
-
-    def refuse(self: object, *_: object, **__: object) -> None:
-        raise PinError("could not page-lock")
-
-    monkeypatch.setattr(pinned.PinnedRows, "__init__", refuse)
-    with build(rows) as store:
-        ids = torch.randint(0, 400, (1000,), device="cuda")
-        with pytest.warns(UserWarning, match="could not page-lock"):
-            got = store.gather(ids)
-        assert_bitwise_equal(got.cpu(), rows[ids.cpu()])
-
-
 @pytest.mark.cuda
 @pytest.mark.parametrize("layout", ["compact", "inplace"])
 def test_a_gpu_gather_moves_only_the_compressed_bytes(layout: str) -> None:
@@ -367,34 +322,6 @@ def test_a_gpu_gather_moves_only_the_compressed_bytes(layout: str) -> None:
         assert int(lengths.sum()) <= stats.pcie_bytes <= int(lengths.sum()) + 4000 * 36
         store.reset_stats()
         assert store.stats().misses == 0
-
-
-@pytest.mark.cuda
-def test_gathers_on_several_streams_and_of_many_sizes() -> None:
-    rows = mixed_rows(torch.float32, 100, 20000)
-    with build(rows) as store:
-        wanted = rows.cuda()
-        streams = [torch.cuda.Stream() for _ in range(3)]
-        results = []
-        for size in (1, 7, 8, 63, 1000, 20000, 150000):
-            for stream in streams:
-                ids = torch.randint(0, 20000, (size,), device="cuda")
-                stream.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(stream):
-                    results.append((ids, store.gather(ids)))
-                torch.cuda.current_stream().wait_stream(stream)
-        for ids, got in results:
-            assert_bitwise_equal(got, wanted[ids])
-
-
-@pytest.mark.cuda
-def test_an_ordered_gather_puts_rows_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ibp_gnn.codec.gather._ORDER_FOOTPRINT_BYTES", 0)
-    rows = mixed_rows(torch.float32, 50, 5000)
-    with build(rows) as store:
-        for dtype in (torch.int32, torch.int64):
-            ids = torch.randint(0, 5000, (9000,), device="cuda", dtype=dtype)
-            assert_bitwise_equal(store.gather(ids).cpu(), rows[ids.cpu()])
 
 
 @pytest.mark.cuda
@@ -445,28 +372,6 @@ def test_gpu_ids_out_of_range_of_an_ordered_store_are_named() -> None:
             assert_bitwise_equal(got.cpu(), torch.stack([rows[1], torch.zeros(8), rows[2]]))
             with pytest.raises(IndexError, match=rf"want 0 <= id < 40, got {bad} in an earlier gather"):
                 store.check()
-
-
-def test_orders_of_every_kind() -> None:
-    rows = mixed_rows(torch.float32, 8, 40)
-    backwards = np.arange(39, -1, -1)
-    for order in (
-        backwards,
-        backwards.astype(np.int32),
-        torch.from_numpy(backwards),
-        torch.from_numpy(backwards).int(),
-    ):
-        assert_bitwise_equal(build(rows, order=order).gather(torch.arange(40)), rows)
-    assert build(rows, order=np.arange(40)).slot_of is None
-    for order, error, message in (
-        (np.arange(39), ValueError, r"order: want \[40\], got shape \[39\]"),
-        (np.arange(1, 41), ValueError, "order: want 0 <= id < 40, got 40 at position 39"),
-        (np.arange(40) - 1, ValueError, "order: want 0 <= id < 40, got -1 at position 0"),
-        (np.arange(40) // 2, ValueError, "order: want every id once, got no 20"),
-        (np.arange(40.0), TypeError, "order: want an int32 or int64 tensor, got numpy float64"),
-    ):
-        with pytest.raises(error, match=message):
-            build(rows, order=order)
 
 
 def test_a_damaged_table_of_slots_is_refused() -> None:

@@ -7,13 +7,12 @@ import signal
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from update_rows import ALL, ROWS, fitting, raw
 
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, PinError, _native
 from ibp_gnn.store import updates
-from ibp_gnn.testing import assert_bitwise_equal, special_rows
+from ibp_gnn.testing import assert_bitwise_equal
 
-ROWS, WIDTH = 300, 33
-ALL = torch.arange(ROWS)
 CALLS = ("scatter_rows", "register_host_memory", "make_gather_plan", "measure", "encode")  # of the CUDA extension
 
 
@@ -56,15 +55,6 @@ class CountedCuda:
             return value(*args, **kwargs)
 
         return call
-
-
-def fitting() -> torch.Tensor:
-    rows = special_rows(torch.float32, WIDTH, "outliers", 2000)
-    return rows[torch.arange(2000) % 8 != 5][:ROWS]
-
-
-def raw(n: int = ROWS, seed: int = 1) -> torch.Tensor:
-    return special_rows(torch.float32, WIDTH, "random_bits", n, seed)
 
 
 def fail_everywhere(

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sage_models
 import torch
+from sage_models import CLASSES, FEATURES, NODES, SETTINGS
 
 import ibp_gnn
 from ibp_gnn.config import ConfigError, load
@@ -22,13 +24,10 @@ from ibp_gnn.training import checkpoint, inference
 from ibp_gnn.training.inference_config import InferenceConfig
 from ibp_gnn.training.sage import GraphSAGE
 from ibp_gnn.training.sampling import make_full_loader
-from ibp_gnn.training.store_builder import StoreBuilder
+
+model = sage_models.model
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-NODES, FEATURES, CLASSES = 1500, 20, 7
-SETTINGS: dict[str, Any] = dict(
-    in_feats=FEATURES, num_classes=CLASSES, hidden=32, layers=3, dropout=0.5, input_norm=True
-)
 NOTHING = torch.empty(0, dtype=torch.int64)
 
 
@@ -53,16 +52,6 @@ def data(monkeypatch: pytest.MonkeyPatch) -> NodeDataset:
     )
     monkeypatch.setattr(inference, "load_dataset", lambda **settings: made)
     return made
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> GraphSAGE:
-    """A model, also in model.pt."""
-    torch.manual_seed(3)
-    made = GraphSAGE(**SETTINGS, aggregation="dgl")
-    made.norm.running_mean.uniform_()
-    checkpoint.save(tmp_path / "model.pt", made)
-    return made.eval()
 
 
 def infer(folder: Path, *overrides: str) -> tuple[dict[str, Any], torch.Tensor]:
@@ -136,79 +125,6 @@ def test_batches_are_in_order_and_complete(data: NodeDataset) -> None:
             assert torch.equal(sources.sort().values, data.src[data.dst == node].sort().values)
 
 
-def relu_rows(count: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(count, 24, generator=torch.Generator().manual_seed(seed)).relu_()
-
-
-@pytest.mark.parametrize("layout", ["compact", "inplace"])
-@pytest.mark.parametrize("codec", ["ibp", "dict", "auto"])
-def test_a_store_written_in_parts(codec: str, layout: Any) -> None:
-    rows = relu_rows(1000)
-    rows[500:] = (
-        torch.randint(-(2**31), 2**31 - 1, (500, 24)).to(torch.int32).view(torch.float32)
-    )  # all of these overflow
-    writer = StoreBuilder(1000, rows[:200], codec=codec, layout=layout)
-    first = 0
-    for count in (0, 1, 31, 32, 33, 403, 500):
-        writer.append(rows[first : first + count])
-        first += count
-    with writer.finish() as store:
-        assert store.layout == layout and store.shape == (1000, 24)
-        assert_bitwise_equal(store.gather(torch.arange(1000)), rows)
-        assert_bitwise_equal(store.gather(torch.tensor([999, 0, 499, 500])), rows[[999, 0, 499, 500]])
-        if layout == "compact":
-            assert store.rows.num_overflow == int(store.rows.overflows().sum()) >= 490
-
-
-def test_a_store_written_in_parts_equals_one_that_is_built() -> None:
-    rows = relu_rows(777)
-    writer = StoreBuilder(777, rows, codec="dict")
-    for part in rows.split(100):
-        writer.append(part)
-    written, built = writer.finish(), ibp_gnn.CompressedFeatureStore.build(rows, "dict", progress=False)
-    assert (written.nbytes, written.lead_bytes) == (built.nbytes, built.lead_bytes)
-    assert_bitwise_equal(written.rows.slots, built.rows.slots)
-    assert_bitwise_equal(written.rows.overflow, built.rows.overflow)
-
-
-@pytest.mark.parametrize("layout", ["compact", "inplace"])
-def test_a_gpu_fetches_the_longest_payload_whether_or_not_the_sample_has_it(layout: Any) -> None:
-    sample = 1 + torch.rand(64, 128)
-    later = sample.clone()
-    later[5, :3] = torch.tensor([1e-9, 1e9, 1e-20])  # exponents that the sample's dictionary does not have
-    writer = StoreBuilder(128, sample, codec="dict", layout=layout)
-    writer.append(sample)
-    writer.append(later)
-    store = writer.finish()
-    payload_bytes = store.codec.measure(later)
-    assert payload_bytes.max() > store.codec.measure(sample).max()
-    fitting = payload_bytes[payload_bytes <= min(store.slot_bytes, store.codec.row_bytes - 1)]
-    assert store.lead_bytes == int(fitting.max())
-    assert_bitwise_equal(store.gather(torch.arange(64, 128)), later)
-
-
-def test_too_many_or_too_few_rows() -> None:
-    writer = StoreBuilder(40, relu_rows(40))
-    writer.append(relu_rows(39))
-    with pytest.raises(ValueError, match="rows: want 40 in all, got 39"):
-        writer.finish()
-    with pytest.raises(ValueError, match="rows: want 40 in all, got 41 so far"):
-        writer.append(relu_rows(2))
-    with pytest.raises(ValueError, match=r"rows: want \[n, 24\] torch.float32, got \[1, 5\]"):
-        writer.append(torch.zeros(1, 5))
-    writer.append(relu_rows(1))
-    writer.finish().close()
-
-
-def test_checkpoint(tmp_path: Path, model: GraphSAGE) -> None:
-    for aggregation in ("dgl", "csc"):
-        loaded = checkpoint.load(str(tmp_path / "model.pt"), aggregation)
-        assert not loaded.training and loaded.settings == SETTINGS
-        for name, tensor in model.state_dict().items():
-            assert_bitwise_equal(loaded.state_dict()[name], tensor)
-    assert os.listdir(tmp_path) == ["model.pt"]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -236,13 +152,6 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path, model: GraphSAGE) 
         infer(tmp_path, f"checkpoint={tmp_path / 'absent.pt'}")
     with pytest.raises(ConfigError, match="missing setting 'checkpoint'"):
         load(InferenceConfig)
-
-
-def test_models_that_cannot_be_saved(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="log.checkpoint: want a data set with one node type"):
-        checkpoint.prepare(str(tmp_path / "model.pt"), torch.nn.Linear(1, 1))
-    with pytest.raises(ConfigError, match="log.checkpoint: want a file, got the folder"):
-        checkpoint.prepare(str(tmp_path), GraphSAGE(**SETTINGS, aggregation="csc"))
 
 
 def test_a_model_of_another_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import multiprocessing
 import pickle
 import threading
 from collections.abc import Callable
@@ -14,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from forks import in_child
 from page_locking import Registers
+from update_rows import ALL, ROWS, WIDTH, fitting, raw
 
 from ibp_gnn import Codec, CompressedFeatureStore, CompressedGPUCache, PinError
 from ibp_gnn.codec.compressed_rows import CompressedRows
@@ -22,20 +23,6 @@ from ibp_gnn.concurrency.read_write_lock import ReadWriteLock
 from ibp_gnn.store.file.reading import StoreFile
 from ibp_gnn.store.updates import RowWriter, write_all
 from ibp_gnn.testing import KINDS, assert_bitwise_equal, special_rows
-
-ROWS, WIDTH = 300, 33
-ALL = torch.arange(ROWS)
-
-
-def fitting(n: int = ROWS, dtype: torch.dtype = torch.float32, width: int = WIDTH) -> torch.Tensor:
-    """Rows that a codec fitted on them makes small, whatever n."""
-    rows = special_rows(dtype, width, "outliers", 2000)
-    return rows[torch.arange(2000) % 8 != 5][:n]
-
-
-def raw(n: int = ROWS, dtype: torch.dtype = torch.float32, width: int = WIDTH, seed: int = 1) -> torch.Tensor:
-    """Rows that no codec makes smaller."""
-    return special_rows(dtype, width, "random_bits", n, seed)
 
 
 def build(rows: torch.Tensor, codec: str | Codec = "ibp", **options: object) -> CompressedFeatureStore:
@@ -81,7 +68,7 @@ def test_random_updates(dtype: torch.dtype, codec: str, layout: str, ordered: bo
         ids = draw(step, (0, 1, 40, ROWS)[step % 4])
         rows = special_rows(dtype, WIDTH, KINDS[step % len(KINDS)], len(ids), seed=step)
         if step % 2:
-            rows[::2] = fitting(len(rows), dtype)[::2]
+            rows[::2] = fitting(len(rows), dtype=dtype)[::2]
         store.update(ids.to(torch.int32) if step % 3 else ids, rows)
         wanted[ids] = rows
         assert_bitwise_equal(store.gather(ALL), wanted)
@@ -303,17 +290,6 @@ def test_a_lock_is_left_after_an_error() -> None:
         with pytest.raises(KeyError):
             with hold():
                 raise KeyError
-
-
-def in_child(work: Callable[[], object]) -> object:
-    """What `work` returns in a forked process."""
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    child = context.Process(target=lambda: queue.put(work()))
-    child.start()
-    child.join(60)
-    assert child.exitcode == 0
-    return queue.get()
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
-import mmap
 import os
 import struct
 import subprocess
@@ -13,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from guarded_memory import FILL, filled, guarded
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +21,6 @@ from ibp_gnn.testing import assert_bitwise_equal, oracle
 cpu = _native.cpu
 
 ROW_BYTES, NUM_ROWS, SLOT_BYTES, CHUNK_BITS = 24, 40, 16, 16
-FILL = 0xA5  # what outputs hold before a call
 
 
 @pytest.fixture(scope="module")
@@ -43,24 +41,6 @@ def codec():
 @pytest.fixture(scope="module")
 def encoded(rows) -> oracle.Encoded:
     return oracle.encode(rows, MASK, BITVAL, CHUNK_BITS, SLOT_BYTES)
-
-
-def filled(*shape: int) -> np.ndarray:
-    return np.full(shape, FILL, np.uint8)
-
-
-def guarded(array: np.ndarray) -> np.ndarray:
-    """A copy whose last byte is the last of a page, with a page behind it that must not be touched."""
-    pages = -(-max(1, array.nbytes) // mmap.PAGESIZE)
-    region = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
-    whole = np.frombuffer(region, np.uint8)
-    libc = ctypes.CDLL(None, use_errno=True)
-    guard = ctypes.c_void_p(whole.ctypes.data + pages * mmap.PAGESIZE)
-    if libc.mprotect(guard, ctypes.c_size_t(mmap.PAGESIZE), 0) != 0:
-        raise OSError(ctypes.get_errno(), "mprotect")
-    copy = whole[pages * mmap.PAGESIZE - array.nbytes : pages * mmap.PAGESIZE].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def decode(codec, encoded, out, *, ids=None, num_rows=NUM_ROWS, slot_bytes=SLOT_BYTES, path=""):

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from store_files import build_to, make, mixed_rows
 
-from ibp_gnn import CompressedFeatureStore, FormatError
+from ibp_gnn import CompressedFeatureStore
 from ibp_gnn.store.file import writing
 from ibp_gnn.store.file.reading import StoreFile
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
@@ -177,28 +178,10 @@ def test_nothing_is_left_after_an_error(tmp_path: Path, monkeypatch: pytest.Monk
     assert os.listdir(tmp_path) == ["s.ibp"] and (tmp_path / "s.ibp").read_bytes() == before
 
 
-@pytest.mark.parametrize("most", [1000, 4095])
-@pytest.mark.parametrize("options", [{}, {"mmap": False}, {"shared": True}, {"verify": "read"}], ids=str)
-def test_reads_may_be_short(options: dict, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = some_rows()
-    a_store(rows).save(tmp_path / "s.ibp")
-    pread, preadv = os.pread, os.preadv
-
-    def short_preadv(fd: int, buffers: list, *where: int) -> int:
-        return preadv(fd, [memoryview(buffers[0])[:most]], *where)
-
-    monkeypatch.setattr(os, "pread", lambda fd, length, offset: pread(fd, min(length, most), offset))
-    monkeypatch.setattr(os, "preadv", short_preadv)
-    with CompressedFeatureStore.load(tmp_path / "s.ibp", **options) as store:
-        assert_bitwise_equal(store.gather(torch.arange(NUM_ROWS)), rows)
-
-
-def test_a_file_that_is_cut_while_it_is_open(tmp_path: Path) -> None:
-    path = tmp_path / "s.ibp"
-    a_store(some_rows()).save(path)
-    with StoreFile(path) as file:
-        start, end = file.section("slots").block(0)
-        os.truncate(path, start + 100)
-        wanted = rf"s.ibp: block 0 of section 'slots', .* want {end - start} bytes, got 100: the file was cut off"
-        with pytest.raises(FormatError, match=wanted):
-            file.read("slots")
+def test_a_full_disk_is_noticed_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "free_bytes", lambda folder: 1000)
+    rows = mixed_rows(torch.float32, 8)
+    with pytest.raises(OSError, match="want [0-9]+ bytes of free disk space for s.ibp.partial, got 1000"):
+        build_to(tmp_path / "s.ibp", rows)
+    with pytest.raises(OSError, match="free disk space"):
+        make(tmp_path / "s.ibp", rows)

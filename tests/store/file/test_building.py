@@ -10,45 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from features_to_build import NUM_ROWS, WIDTH, a_codec, an_order, mapped, some_rows
 
-from ibp_gnn import Codec, CompressedFeatureStore
+from ibp_gnn import CompressedFeatureStore
 from ibp_gnn.command.cli import main
 from ibp_gnn.store import build as build_module
 from ibp_gnn.store.build import Job
 from ibp_gnn.store.file import building, sorted_reader
 from ibp_gnn.store.file.building import build_file
-from ibp_gnn.store.row_readers import ArrayReader
-from ibp_gnn.testing import assert_bitwise_equal, special_rows
-
-NUM_ROWS, WIDTH = 1000, 33
-
-
-def some_rows() -> torch.Tensor:
-    """Those whose number is a multiple of 9 overflow, and no others."""
-    rows = torch.randn(NUM_ROWS, WIDTH, generator=torch.Generator().manual_seed(3)).bfloat16().float()
-    rows[::9] = special_rows(torch.float32, WIDTH, "random_bits", len(rows[::9]), seed=4)
-    return rows
+from ibp_gnn.testing import assert_bitwise_equal
 
 
 def test_which_rows_overflow() -> None:
     codec = a_codec(some_rows())
     compressed = codec.compress(some_rows())
     assert torch.nonzero(compressed.overflows()).flatten().tolist() == list(range(0, NUM_ROWS, 9))
-
-
-def mapped(rows: torch.Tensor, folder: Path) -> np.memmap:
-    """A file that is being written."""
-    features = np.memmap(folder / "x.bin", np.float32, "w+", shape=tuple(rows.shape))
-    features[:] = rows.numpy()
-    return features
-
-
-def an_order() -> torch.Tensor:
-    return torch.randperm(NUM_ROWS, generator=torch.Generator().manual_seed(7))
-
-
-def a_codec(rows: torch.Tensor) -> Codec:
-    return Codec.fit(rows, codec="ibp")
 
 
 def build_to(path: Path, features: Any, **options: Any) -> str:
@@ -98,33 +74,6 @@ def test_a_row_that_changes_between_the_passes_is_named(
             rows[row] = rows[like]
             assert_bitwise_equal(store.gather(torch.arange(NUM_ROWS)), rows)
         assert not list(tmp_path.glob("s.ibp.*"))
-
-
-@pytest.mark.parametrize("ordered", [False, True], ids=["by_id", "ordered"])
-@pytest.mark.parametrize("kind", ["mapped", "array", "read_only", "tensor", "columns", "bfloat16"])
-def test_chunks_do_not_change_with_the_features(kind: str, ordered: bool, tmp_path: Path) -> None:
-    rows = some_rows()
-    written: Any = {"mapped": lambda: mapped(rows, tmp_path), "array": rows.numpy().copy, "tensor": rows.clone}.get(
-        kind, rows.clone
-    )()
-    features = written
-    if kind == "read_only":
-        written = rows.numpy().copy()
-        features = written[:]
-        features.flags.writeable = False
-    elif kind == "columns":
-        features, rows = written[:, :7], rows[:, :7]
-    elif kind == "bfloat16":
-        written, rows = written.bfloat16(), rows.bfloat16()
-        features = written
-    order = an_order().to(torch.int32) if ordered else None
-    codec = Codec.fit(rows, codec="ibp")
-    for at, chunk in ArrayReader(features, codec, 64, order).chunks():
-        ids = torch.arange(at, at + len(chunk)) if order is None else order[at : at + len(chunk)].long()
-        kept = written[ids] if isinstance(written, torch.Tensor) else torch.from_numpy(written[ids.numpy()])
-        written[ids.numpy() if isinstance(written, np.ndarray) else ids] = 0
-        assert_bitwise_equal(chunk.view(rows.dtype), rows[ids].reshape(len(ids), -1))
-        written[ids.numpy() if isinstance(written, np.ndarray) else ids] = kept  # the next chunk may be read already
 
 
 def interrupted(path: Path, features: Any, monkeypatch: pytest.MonkeyPatch, after: int, **options: Any) -> None:
