@@ -66,7 +66,12 @@ if command -v compute-sanitizer >/dev/null; then
   more+=" or (random_damage and 300 and float32) or (random_damage and 128 and bfloat16 and inplace)"
   start memcheck env PYTORCH_NO_CUDA_MEMORY_CACHING=1 bash -c "$(declare -f sanitize); python=$python; sanitize memcheck \
     -k '$some or $more'"
-  start racecheck bash -c "$(declare -f sanitize); python=$python; sanitize racecheck -k '$some'"
+  # By far the slowest: in parts.
+  parts=("widths_with_overflow and ibp" "widths_with_overflow and dict" "given_ids or order_of_fetching"
+    "any_hint and inplace and 128 and float32" "any_hint and inplace and 1500 and float32")
+  for part in "${!parts[@]}"; do
+    start "racecheck_$part" bash -c "$(declare -f sanitize); python=$python; sanitize racecheck -k '${parts[part]}'"
+  done
 fi
 for name in "${!running[@]}"; do
   if wait "${running[$name]}"; then

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from ibp_gnn import Codec, CompressedFeatureStore, FormatError
+from ibp_gnn import Codec, CompressedFeatureStore, FormatError, _native
 from ibp_gnn.codec.ibp import IbpForm
 from ibp_gnn.codec.registry import FORMS
 from ibp_gnn.testing import assert_bitwise_equal
@@ -21,6 +22,10 @@ class OtherForm(IbpForm):
     fit_options: ClassVar[tuple[str, ...]] = ()
     shown: ClassVar[tuple[str, ...]] = ("mask",)
     fetches_once: ClassVar[bool] = True  # type: ignore[misc]
+
+    @functools.cached_property
+    def native(self) -> Any:
+        return _native.cpu.codec("ibp", **self.native_parameters())
 
     @classmethod
     def fit(cls, sample, options):

@@ -19,8 +19,8 @@ constexpr uint32_t PermuteBytes(uint32_t x, uint32_t y, uint32_t selector) {
   return result;
 }
 
-// How codes of 2 or 3 bits are told apart. Kernels read the bits when they run: one for both lengths takes up to 1 % more
-// instructions than one for each, and half the time to compile.
+// How codes of 2 or 3 bits are told apart. Kernels read the bits when they run: one for both lengths takes up to 1 %
+// more instructions than one for each, and half the time to compile.
 struct CodeBits {
   int bits;
   uint32_t pair;           // the lower two of four codes
