@@ -10,6 +10,7 @@
 #include "core/slot_buffers.h"
 #include "cpu/huge_pages.h"
 #include "cpu/rows.h"
+#include "cpu/slot_choice.h"
 
 namespace ibp {
 namespace {
@@ -23,6 +24,20 @@ using NoGil = nb::gil_scoped_release;
 void BindDeviceTables(const RowCodec& codec, bool encoder, const CpuVector<uint8_t>& tables) {
   CheckEqual("tables bytes", codec.DeviceTableBytes(encoder), Length(tables));
   codec.WriteDeviceTables(encoder, tables.data());
+}
+
+int64_t BindBestSlotBytes(const CpuVector<const int64_t>& rows_of_length, int64_t row_bytes) {
+  if (row_bytes < 1 || row_bytes > kMaxRowBytes) {
+    Throw<ArgumentError>("row_bytes: want 1 to ", kMaxRowBytes, ", got ", row_bytes);
+  }
+  CheckEqual("rows_of_length", row_bytes + 1, Length(rows_of_length));
+  return BestSlotBytes(rows_of_length.data(), row_bytes);
+}
+
+int64_t BindBestLeadBytes(const CpuVector<const int64_t>& rows_of_length, int64_t slot_bytes, bool fetches_once) {
+  CheckAtLeast("slot_bytes", 1, slot_bytes);
+  CheckEqual("rows_of_length", slot_bytes + 1, Length(rows_of_length));
+  return BestLeadBytes(rows_of_length.data(), slot_bytes, fetches_once);
 }
 
 void BindCountOnes(const CpuMatrix<const uint8_t>& rows, const CpuVector<int64_t>& ones, int threads) {
@@ -112,6 +127,9 @@ NB_MODULE(_cpu, m) {
   m.def(
       "advise_huge_pages", [](const CpuVector<uint8_t>& memory) { AdviseHugePages(memory.data(), Length(memory)); },
       nb::arg("memory").noconvert(), "Asks for large pages for memory that has not been written yet.");
+  m.def("best_slot_bytes", &BindBestSlotBytes, nb::arg("rows_of_length").noconvert(), nb::arg("row_bytes"));
+  m.def("best_lead_bytes", &BindBestLeadBytes, nb::arg("rows_of_length").noconvert(), nb::arg("slot_bytes"),
+        nb::arg("fetches_once"));
   m.def("bitmask_bytes", &BitmaskBytes, nb::arg("num_rows"));
   m.def("default_path", [] { return SelectCodePath().name; }, "Name of the code path that this CPU uses.");
   nb::class_<RowCodec>(m, "RowCodec")

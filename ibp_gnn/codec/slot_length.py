@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 
 from .. import _native
 from . import dispatch
 from .forms import Form, Minimize
-
-_SECTOR_BYTES = 32
 
 
 def payload_histogram(payload_bytes: torch.Tensor, row_bytes: int) -> torch.Tensor:
@@ -41,26 +37,10 @@ def assign_overflow(
 
 
 def best_slot_bytes(histogram: torch.Tensor, row_bytes: int) -> int:
-    """The slot length, a multiple of 4 below row_bytes or row_bytes itself, for which slots and overflow rows take the
-    fewest bytes; or a multiple of a memory sector (32 bytes) if that takes at most 3 % more, and no more than it saves
-    of what a gather fetches, which is whole sectors. histogram: from `payload_histogram`.
-
-    A slot that starts a sector shares none with its neighbours: on an H200, rows of 128 float32 in slots of 448 bytes
-    came 7 % faster from GPU memory than in slots of 436 or 444, and 5 % faster over PCIe.
-    """
-    counts = histogram.numpy().astype(np.int64)
-    num_rows, fitting = int(counts.sum()), np.cumsum(counts)
-
-    def best(align: int) -> tuple[int, int]:
-        lengths = np.append(np.arange(align, row_bytes, align), row_bytes)
-        overflow = np.where(lengths < row_bytes, num_rows - fitting[lengths], 0)
-        total = num_rows * lengths + overflow * row_bytes
-        return int(lengths[np.argmin(total)]), int(total.min())
-
-    (shortest, fewest), (aligned, total) = best(_native.cpu.OVERFLOW_INDEX_BYTES), best(_SECTOR_BYTES)
-    fetched = shortest + _SECTOR_BYTES - math.gcd(shortest, _SECTOR_BYTES)  # on average, when all offsets are as likely
-    worth = total * aligned <= fewest * fetched and 100 * total <= 103 * fewest
-    return aligned if worth else shortest
+    """The slot length for which slots and overflow rows take the fewest bytes, or nearly so in whole memory sectors
+    (csrc/cpu/slot_choice.h). histogram: from `payload_histogram`."""
+    length: int = _native.cpu.best_slot_bytes(histogram.numpy(), row_bytes)
+    return length
 
 
 def count_overflow(histogram: torch.Tensor, slot_bytes: int) -> int:
@@ -75,20 +55,13 @@ def compact_bytes(histogram: torch.Tensor, slot_bytes: int, row_bytes: int) -> i
 
 
 def best_lead_bytes(form: Form, histogram: torch.Tensor, slot_bytes: int) -> int:
-    """How many bytes of a slot a GPU should fetch before it knows the payload's length: few enough not to fetch
-    what it does not need, enough that a second fetch, whose latency is counted as 64 bytes, is rare."""
-    counts = histogram[: slot_bytes + 1].numpy().astype(np.int64)
-    counts = np.append(counts, np.zeros(slot_bytes + 1 - len(counts), np.int64))
-    if counts.sum() == 0:
-        return slot_bytes
-    if form.fetches_once:
-        return int(np.flatnonzero(counts)[-1])
-    leads = np.unique(np.append(np.arange(16, slot_bytes, 16), slot_bytes))
-    lengths = np.arange(slot_bytes + 1)
-    rows_up_to, bytes_up_to = np.cumsum(counts), np.cumsum(counts * lengths)
-    longer = rows_up_to[-1] - rows_up_to[leads]
-    fetched = leads * rows_up_to[leads] + (bytes_up_to[-1] - bytes_up_to[leads]) + 64 * longer
-    return int(leads[np.argmin(fetched)])
+    """How many bytes of a slot a GPU should fetch before it knows the payload's length (csrc/cpu/slot_choice.h).
+    histogram: from `payload_histogram`."""
+    fitting = np.zeros(slot_bytes + 1, np.int64)
+    counts = histogram[: slot_bytes + 1].numpy()
+    fitting[: len(counts)] = counts
+    lead: int = _native.cpu.best_lead_bytes(fitting, slot_bytes, form.fetches_once)
+    return lead
 
 
 def least_lead_bytes(form: Form, rows: torch.Tensor, slot_bytes: int) -> int:

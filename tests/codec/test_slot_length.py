@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from ibp_cases import fit
 
+from ibp_gnn import _native
 from ibp_gnn.codec import slot_length
 from ibp_gnn.testing import special_rows
 
@@ -60,3 +63,62 @@ def test_counts_of_overflow() -> None:
     assert [slot_length.count_overflow(histogram, slot_bytes) for slot_bytes in (4, 8, 12, 20)] == [6, 4, 2, 0]
     assert slot_length.compact_bytes(histogram, 8, 20) == 6 * 8 + 4 * 20
     assert slot_length.compact_bytes(histogram, 20, 20) == 6 * 20
+
+
+def best_slot_bytes_by_numpy(counts: np.ndarray, row_bytes: int) -> int:
+    """What csrc/cpu/slot_choice.h says, over all lengths at once."""
+    num_rows, fitting = int(counts.sum()), np.cumsum(counts)
+
+    def best(align: int) -> tuple[int, int]:
+        lengths = np.append(np.arange(align, row_bytes, align), row_bytes)
+        overflow = np.where(lengths < row_bytes, num_rows - fitting[lengths], 0)
+        total = num_rows * lengths + overflow * row_bytes
+        return int(lengths[np.argmin(total)]), int(total.min())
+
+    (shortest, fewest), (aligned, total) = best(4), best(32)
+    fetched = shortest + 32 - math.gcd(shortest, 32)
+    return aligned if total * aligned <= fewest * fetched and 100 * total <= 103 * fewest else shortest
+
+
+def best_lead_bytes_by_numpy(counts: np.ndarray, slot_bytes: int, fetches_once: bool) -> int:
+    if not counts.any():
+        return slot_bytes
+    if fetches_once:
+        return int(np.flatnonzero(counts)[-1])
+    leads = np.unique(np.append(np.arange(16, slot_bytes, 16), slot_bytes))
+    rows_up_to, bytes_up_to = np.cumsum(counts), np.cumsum(counts * np.arange(slot_bytes + 1))
+    longer = rows_up_to[-1] - rows_up_to[leads]
+    return int(leads[np.argmin(leads * rows_up_to[leads] + bytes_up_to[-1] - bytes_up_to[leads] + 64 * longer)])
+
+
+@pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 5, 31, 32, 33, 64, 100, 512, 1000, 3072])
+def test_choices_are_those_of_numpy(row_bytes: int) -> None:
+    random = np.random.default_rng(row_bytes)
+    chosen = set()
+    for kind in range(400):
+        counts = np.zeros(row_bytes + 1, np.int64)
+        size = int(random.integers(1, 6)) if kind % 2 else 40
+        near = random.normal(random.uniform(0, row_bytes), 1 + row_bytes / 20, size)
+        np.add.at(counts, np.clip(near.astype(np.int64), 0, row_bytes), random.integers(0, 10**6, size))
+        if kind % 3 == 0:
+            counts[-1] = random.integers(0, 10 ** int(random.integers(1, 12)))
+        got = _native.cpu.best_slot_bytes(counts, row_bytes)
+        assert got == best_slot_bytes_by_numpy(counts, row_bytes)
+        chosen.add(got)
+        for slot_bytes in {got, row_bytes, max(1, row_bytes // 2)}:
+            for once in (False, True):
+                fitting = counts[: slot_bytes + 1].copy()
+                lead = _native.cpu.best_lead_bytes(fitting, slot_bytes, once)
+                assert lead == best_lead_bytes_by_numpy(fitting, slot_bytes, once)
+    assert len(chosen) > min(5, row_bytes // 8)
+
+
+def test_choices_refuse_counts_of_another_length() -> None:
+    for length in (0, 8, 10):
+        with pytest.raises(ValueError, match=f"rows_of_length: want 9, got {length}"):
+            _native.cpu.best_slot_bytes(np.zeros(length, np.int64), 8)
+        with pytest.raises(ValueError, match=f"rows_of_length: want 9, got {length}"):
+            _native.cpu.best_lead_bytes(np.zeros(length, np.int64), 8, False)
+    for row_bytes in (0, -1, 1 << 40):
+        with pytest.raises(ValueError, match="row_bytes: want 1 to .*, got"):
+            _native.cpu.best_slot_bytes(np.zeros(1, np.int64), row_bytes)
