@@ -60,7 +60,7 @@ test_pyg() {
   "$venv/bin/python" -c 'import ibp_gnn.pyg, sys; sys.exit("dgl" in sys.modules)'
   if (($# == 0)); then
     set -- tests/integrations/test_{pyg*,readme}.py tests/training/test_train_script.py tests/command/test_doctor.py \
-      tests/test_torch_defaults.py tests/test_docstrings.py \
+      tests/test_torch_defaults.py tests/test_docstrings.py tests/test_renamed.py tests/test_ibp_gnn.py \
       -k "(not test_doctor or this_machine) and (not test_torch_defaults or pyg)"
   fi
   run_pytest "$@"

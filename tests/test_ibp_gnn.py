@@ -13,7 +13,7 @@ import pytest
 
 import ibp_gnn
 
-NEED_DGL = ("attach", "detach", "fetch", "FeatureStore")
+NEED_DGL = ("attach", "detach", "fetch", "GraphBoltFeatureStore")
 
 
 @pytest.mark.parametrize("name", ibp_gnn.__all__)

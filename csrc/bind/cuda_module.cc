@@ -101,7 +101,7 @@ struct BoundPlan : GatherPlan {
   using GatherPlan::GatherPlan;
   ~BoundPlan() {
     const nb::gil_scoped_release no_gil;
-    Wait(false);
+    WaitAtEnd();
   }
 };
 

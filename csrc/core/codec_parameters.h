@@ -36,10 +36,11 @@ class CodecParameters {
 
  private:
   template <typename Value>
-  static Value Get(const std::map<std::string, Value>& values, const char* name, const char* wanted) {
+  Value Get(const std::map<std::string, Value>& values, const char* name, const char* wanted) const {
     const auto found = values.find(name);
-    if (found == values.end()) Throw<ArgumentError>(name, ": want ", wanted, ", got none");
-    return found->second;
+    if (found != values.end()) return found->second;
+    const bool other = numbers_.count(name) || flags_.count(name) || bytes_.count(name) || symbols_.count(name);
+    Throw<ArgumentError>(name, ": want ", wanted, other ? ", got something else" : ", got none");
   }
 
   std::map<std::string, int64_t> numbers_;

@@ -1,5 +1,5 @@
 // The byte format of compressed rows, version kFormatVersion. This file is its one definition; the NumPy oracle
-// (ibp_gnn/reference.py) and the golden vectors (tests/golden/) pin it.
+// (ibp_gnn/testing/oracle.py) and the golden vectors (tests/golden/) pin it.
 //
 // A row is a string of 8 * row_bytes bits: bit k is bit (k % 8) of byte k / 8, so that on a little-endian
 // machine it equals the row's words from the first to the last, least significant bit first.

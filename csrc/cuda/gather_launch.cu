@@ -49,9 +49,13 @@ GatherKernel::GatherKernel(const void* function_, int32_t lead_bytes_, int32_t w
       window_bytes(window_bytes_),
       shared_bytes(shared_bytes_),
       ids_at_once(ids_at_once_) {
+  if (shared_bytes > kMostSharedBytes) {
+    Throw<ArgumentError>("shared memory of a gather: want at most ", kMostSharedBytes, " bytes, got ", shared_bytes);
+  }
   if (shared_bytes > kSharedBytesWithoutAsking) {
-    IBP_CUDA_CHECK(
-        cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+    // Always the same number: it is the function's, and other plans launch it with more than this one needs.
+    IBP_CUDA_CHECK(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        static_cast<int>(kMostSharedBytes)));
   }
   int per_multiprocessor = 0;
   IBP_CUDA_CHECK(

@@ -88,7 +88,7 @@ GatherPlan::GatherPlan(int device, std::shared_ptr<const GpuCodec> codec, const 
 }
 
 GatherPlan::~GatherPlan() {
-  Wait(false);
+  if (!waited_) WaitAtEnd();
   // Some of torch's allocators end the process that frees memory in a forked child.
   if (uses_.OfAnotherProcess()) new std::shared_ptr<const void>(std::move(owners_));
 }

@@ -74,6 +74,12 @@ class GatherPlan {
   int64_t Gather(const void* ids_dev, bool ids_are_int64, int64_t num_ids, uint8_t* out_dev, const GatherHints& hints,
                  uint8_t* order_scratch_dev, int64_t order_scratch_bytes, cudaStream_t stream);
 
+  // As the end does: for whoever holds a lock of its own then, which it lets go of meanwhile. Nothing is gathered any
+  // more.
+  void WaitAtEnd() {
+    Wait(false);
+    waited_ = true;
+  }
   // Until all gathers that were launched so far have run. replays_too: those of replayed CUDA graphs among them.
   void Wait(bool replays_too) { uses_.Wait(replays_too); }
 
@@ -100,6 +106,7 @@ class GatherPlan {
   std::mutex mutex_;  // of kernels_
   std::array<std::optional<GatherKernel>, kAlignments> kernels_;
   StreamUses uses_;
+  bool waited_ = false;
 };
 
 }  // namespace ibp

@@ -143,13 +143,14 @@ class Codec:
         if given and not any(given.keys() <= set(form.fit_options) for form in forms):
             names = "word_bits, words_per_chunk and threshold"
             raise ValueError(f"{names}: want None with codec {codec!r}, which has none")
-        for form in forms:
-            form.check_fit_options(given)
+        own = [{name: value for name, value in given.items() if name in form.fit_options} for form in forms]
+        for form, of_form in zip(forms, own, strict=True):
+            form.check_fit_options(of_form)
         if max_rows is not None and max_rows < 1:
             raise ValueError(f"max_rows: want at least 1, got {max_rows!r}")
         picked = sample_rows(rows, max_rows, seed)
         sample = Sample(picked, to_bytes(picked), len(rows), minimize)
-        fitted = [form.fit(sample, given) for form in forms]
+        fitted = [form.fit(sample, of_form) for form, of_form in zip(forms, own, strict=True)]
         best = fitted[0]
         if len(fitted) > 1:
             sizes: tuple[Minimize, ...] = ("slots", "payloads") if minimize == "slots" else ("payloads",)

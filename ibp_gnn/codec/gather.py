@@ -85,6 +85,9 @@ _ORDER_FOOTPRINT_BYTES = 3 << 28
 _ORDER_MIN_MISSES = 4096
 
 
+_ID_DTYPES = (torch.int32, torch.int64)
+
+
 class GpuGather:
     """Gathers rows of `store`, and of `cache` where they are cached, to `device`.
 
@@ -189,6 +192,10 @@ class GpuGather:
         device = self.device
         if ids.device != device or out.device != device:
             raise ValueError(f"ids and out: want them on {device}, got {ids.device} and {out.device}")
+        if ids.dtype not in _ID_DTYPES or not ids.is_contiguous():  # the kernel gets addresses
+            raise ValueError(f"ids: want contiguous int32 or int64, got {ids.dtype} with strides {ids.stride()}")
+        if not out.is_contiguous():
+            raise ValueError(f"out: want it contiguous, got strides {out.stride()}")
         stream = _current_stream(device)
         where = ids.data_ptr(), ids.dtype is torch.int64, ids.numel(), out.data_ptr(), out.nbytes, ordered, max_blocks
         scratch_bytes = self._plan.gather(*where, 0, 0, stream.cuda_stream)

@@ -84,7 +84,7 @@ class IbpForm(Form):
         return self.word_bits * self.words_per_chunk
 
     def native_parameters(self) -> dict[str, Any]:
-        return {"mask": self.mask_bytes, "bitval": self.bitval_bytes, "chunk_bits": self.chunk_bits}
+        return {"mask": self.mask_bytes, "bitval": self.bitval_bytes, "chunk_bits": int(self.chunk_bits)}
 
     @property
     def nbytes(self) -> int:

@@ -113,6 +113,8 @@ def prepare_out(
     if out.shape != shape or out.dtype != dtype or out.device != device or not out.is_contiguous():
         got = f"{list(out.shape)} {out.dtype} on {out.device}{'' if out.is_contiguous() else ', not contiguous'}"
         raise ValueError(f"out: want {list(shape)} {dtype} on {device}, contiguous, got {got}")
+    if out.is_neg():  # a lazily negated view has other bits in memory than it shows
+        raise ValueError("out: want a tensor, got a view that is negated when it is read")
     return out
 
 

@@ -442,9 +442,6 @@ class GraphBoltFeatureStore(gb.BasicFeatureStore):
         return "\n".join([*lines, ")"])
 
 
-FeatureStore = GraphBoltFeatureStore  # its name in pickles of version 0.1.0
-
-
 def require_native() -> None:
     """Checks that GraphBolt's samplers work with this torch.
 

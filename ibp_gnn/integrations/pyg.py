@@ -261,9 +261,6 @@ class PyGFeatureStore(FeatureStore):
         return "\n".join(["PyGFeatureStore(", *lines, ")"])
 
 
-CompressedFeatureStore = PyGFeatureStore  # its name in pickles of version 0.1.0
-
-
 def _name(key: FeatureKey) -> str:
     return f"features[{key}]"
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import torch
 
+from .. import _renamed
 from ..codec import dispatch
 from ..codec.codec import Codec
 from ..codec.compressed_rows import CompressedRows
@@ -467,6 +468,12 @@ class CompressedFeatureStore:
     def is_pinned(self) -> bool:
         """Whether the rows are page-locked by now."""
         return self._pinned is not None
+
+    @property
+    def can_map(self) -> bool:
+        """The old name of `page_lock`."""
+        _renamed.warn("CompressedFeatureStore.can_map", "CompressedFeatureStore.page_lock()", stacklevel=2)
+        return self.page_lock()
 
     def page_lock(self) -> bool:
         """Page-locks the rows now, as `pin` asks, unless they are.

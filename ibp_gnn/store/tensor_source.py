@@ -26,10 +26,13 @@ class TensorSource:
         self, ids: torch.Tensor, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """As RowSource.gather."""
-        at = ids.to(self.tensor.device)
-        check_ids_on_cpu(at, len(self.tensor))  # torch has another error where there are no rows
-        rows = self._copy(self.tensor.index_select(0, at), ids.device if device is None else torch.device(device))
+        picked = self._pick(ids.to(self.tensor.device))
+        rows = self._copy(picked, ids.device if device is None else torch.device(device))
         return rows if out is None else out.copy_(rows)
+
+    def _pick(self, ids: torch.Tensor) -> torch.Tensor:
+        check_ids_on_cpu(ids, len(self.tensor))  # torch has another error where there are no rows
+        return self.tensor.index_select(0, ids)
 
     def _copy(self, rows: torch.Tensor, device: torch.device) -> torch.Tensor:
         return rows.to(device)

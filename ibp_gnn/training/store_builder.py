@@ -53,7 +53,9 @@ class StoreBuilder:
         if got != self._rows.num_rows:
             raise ValueError(f"rows: want {self._rows.num_rows} in all, got {got}")
         self._write(self._pending)
-        rows, self._rows = self._rows.with_overflow(self._overflowed), self._rows.view(0, 0)
+        rows, self._rows = self._rows, self._rows.view(0, 0)
+        if rows.num_overflow != self._overflowed:
+            rows = rows.with_overflow(self._overflowed)
         # Not the sample's: a GPU takes a payload that is longer than all of them for a damaged one.
         lead_bytes = best_lead_bytes(self.codec.form, self._histogram, rows.slot_bytes)
         return CompressedFeatureStore(self.codec, rows, lead_bytes, self._pin)

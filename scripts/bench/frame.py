@@ -66,9 +66,9 @@ def main(benchmark: Benchmark, arguments: list[str] | None = None) -> None:
             parser.error(str(error))
         record = head(benchmark.name, config, device)
         benchmark.measure(config, record, functools.partial(write, path, record))
+    print(benchmark.report.text(record), flush=True)
     if parsed.plot:
         benchmark.report.draw(record).savefig(parsed.plot)
-    print(benchmark.report.text(record))
 
 
 def head(name: str, config: Any, device: torch.device) -> Record:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from store_files import build, mixed_rows
 
-from ibp_gnn import GatherStats
+from ibp_gnn import CompressedFeatureStore, GatherStats
 from ibp_gnn.testing import assert_bitwise_equal
 
 
@@ -44,3 +44,34 @@ def test_adding_stats() -> None:
     assert one + one == GatherStats(2, 4, 60, 80, 6)
     assert other + other == GatherStats(20, 40, 600, 800, None)
     assert one.miss_rate == 2 / 3 and GatherStats().miss_rate == 0
+
+
+@pytest.mark.cuda
+def test_plans_of_one_kernel_with_windows_of_different_length() -> None:
+    """Rows of so many values take more shared memory than a kernel has without asking, the narrower ones less."""
+    rows = {width: torch.randn(300, width, generator=torch.Generator().manual_seed(width)) for width in (3072, 2048)}
+    ids = torch.arange(300, device="cuda")
+    wide, narrow = (CompressedFeatureStore.build(of_width, "dict", progress=False) for of_width in rows.values())
+    with wide, narrow:
+        for store, width in ((wide, 3072), (narrow, 2048), (wide, 3072)):
+            assert_bitwise_equal(store.gather(ids), rows[width])
+            store.check()
+
+
+@pytest.mark.cuda
+def test_what_a_kernel_would_misread_is_refused() -> None:
+    rows = torch.randn(300, 32, generator=torch.Generator().manual_seed(0))
+    with CompressedFeatureStore.build(rows, progress=False) as store:
+        gather = store.gather_on(torch.device("cuda", torch.cuda.current_device())) if store.page_lock() else None
+        assert gather is not None
+        ids, out = torch.arange(20, device="cuda"), torch.zeros(20, 32, device="cuda")
+        for bad_ids in (ids.to(torch.int16), ids.float(), torch.arange(40, device="cuda")[::2]):
+            with pytest.raises(ValueError, match="ids: want contiguous int32 or int64, got"):
+                gather.gather(bad_ids, out)
+        with pytest.raises(ValueError, match="out: want it contiguous"):
+            gather.gather(ids, torch.zeros(32, 20, device="cuda").T)
+        with pytest.raises(ValueError, match="out bytes: want 2560, got 2432"):
+            gather.gather(ids, out[1:])
+        with pytest.raises(ValueError, match="want them on cuda:.*, got cpu"):
+            gather.gather(ids.cpu(), out)
+        assert not out.any()

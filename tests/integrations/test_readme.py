@@ -151,7 +151,7 @@ def check_hotness(names: Names) -> None:
 
 
 def order_names(folder: Path) -> Names:
-    return {"ibp_gnn": ibp_gnn, "torch": torch, "features": features(), "hotness": IDS.new_tensor(range(NUM_NODES))}
+    return {"ibp_gnn": ibp_gnn, "torch": torch, "features": features(), "scores": IDS.new_tensor(range(NUM_NODES))}
 
 
 def check_order(names: Names) -> None:

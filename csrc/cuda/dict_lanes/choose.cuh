@@ -13,8 +13,6 @@ template <typename Float, typename Form, typename Shape>
 std::optional<GatherKernel> KernelOfShape(const DictLayout& layout, int32_t lead_bytes, bool whole) {
   using Whole = DictLanes<Float, Form, Shape, true>;
   using Any = DictLanes<Float, Form, Shape, false>;
-  // Portable to every GPU that the library is built for.
-  constexpr size_t kMostSharedBytes = 96 << 10;
   static_assert(kMostSharedBytes / kWarpsPerBlock <= UINT16_MAX, "RowEntry::end holds the end of any window");
   // A payload starts up to kBaseAlign - 4 bytes into its window: slots are multiples of 4 bytes.
   const int32_t window_bytes = RoundUp(lead_bytes + Any::kBaseAlign - 4, kLoadBytes);

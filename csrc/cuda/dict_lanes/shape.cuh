@@ -11,11 +11,14 @@
 //     (here 16, so kGroups = 2)    a "row" of the picture holds one                 +------+------+-- ... -----+
 //                                  row of the batch for each group         step 1:  | lane | lane |    | lane  |
 //
-//   unit   one step of one row: of it a lane decodes 16 bytes, kValues values. A tile has kUnits = kRows * kSteps units
-//          for each group. Long rows take several tiles, one after the other.
-//   quad   four values of a lane in a unit. A quad's codes fill the nibbles of 16 bits, its symbols the bytes of a
-//   word. batch  the up to 32 rows that a warp looks up at once, one a lane. window the start of a row's payload in
-//   shared memory (shared.cuh).
+// Unit: one step of one row. A lane decodes 16 bytes of it, kValues values. A tile has kUnits = kRows * kSteps units
+// for each group. Long rows take several tiles, one after the other.
+//
+// Quad: four values of a lane in a unit. A quad's codes fill the nibbles of 16 bits, its symbols the bytes of a word.
+//
+// Batch: the up to 32 rows that a warp looks up at once, one a lane.
+//
+// Window: the start of a row's payload in shared memory (shared.cuh).
 //
 // What makes it fast is that a row costs few instructions: a batch is looked up at once and listed in shared memory;
 // the prefix sums of all units of a tile share words (unit_counts.cuh); whatever is not a payload is dealt with after

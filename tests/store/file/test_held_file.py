@@ -46,12 +46,16 @@ def test_a_mapped_store_that_is_page_locked_is_mapped_by_workers(registers: Regi
     assert registers.locked == {}
 
 
-def test_a_child_forked_while_rows_are_read_to_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread may be in the middle of it. The child does not wait for that one."""
+def test_a_child_forked_while_rows_are_read_to_memory(
+    registers: Registers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may be in the middle of it, with a lock of the store's. The child does not wait for it."""
     path, reading, go_on = tmp_path / "s.ibp", threading.Event(), threading.Event()
     build(fitting()).save(path)
-    held = HeldFile(StoreFile(path), "mapped")
-    read_rows, pid = held.file.read_rows, os.getpid()
+    store = CompressedFeatureStore.load(path)
+    held, pid = store._held_file, os.getpid()
+    assert held is not None and held._is_mapped
+    read_rows = held.file.read_rows
 
     def slowly() -> CompressedRows:
         if os.getpid() == pid:
@@ -60,19 +64,21 @@ def test_a_child_forked_while_rows_are_read_to_memory(tmp_path: Path, monkeypatc
         return read_rows()
 
     monkeypatch.setattr(held.file, "read_rows", slowly)
-    thread = threading.Thread(target=held.to_memory)
+    thread = threading.Thread(target=store.page_lock)
     thread.start()
     assert reading.wait(30)
 
     def work() -> None:
         signal.alarm(10)
-        assert held.to_memory() is held.rows and not held._is_mapped
+        assert store.page_lock() and not held._is_mapped
+        assert_bitwise_equal(store.gather(ALL), fitting())
 
     child = forked(work)
     status = os.waitpid(child, 0)[1]
     go_on.set()
     thread.join()
-    assert status == 0
+    assert status == 0 and store.page_lock()
+    store.close()
 
 
 def test_rows_that_were_read_in_vain_go(tmp_path: Path) -> None:
