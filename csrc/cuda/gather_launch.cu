@@ -42,6 +42,13 @@ GatherGrid MakeGrid(const GatherKernel& kernel, const GatherRequest& request) {
 
 }  // namespace
 
+size_t MostSharedBytes() {
+  int device = 0, most = 0;
+  IBP_CUDA_CHECK(cudaGetDevice(&device));
+  IBP_CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return std::min(kMostSharedBytes, static_cast<size_t>(most));
+}
+
 GatherKernel::GatherKernel(const void* function_, int32_t lead_bytes_, int32_t window_bytes_, size_t shared_bytes_,
                            int ids_at_once_)
     : function(function_),
@@ -49,13 +56,13 @@ GatherKernel::GatherKernel(const void* function_, int32_t lead_bytes_, int32_t w
       window_bytes(window_bytes_),
       shared_bytes(shared_bytes_),
       ids_at_once(ids_at_once_) {
-  if (shared_bytes > kMostSharedBytes) {
-    Throw<ArgumentError>("shared memory of a gather: want at most ", kMostSharedBytes, " bytes, got ", shared_bytes);
-  }
   if (shared_bytes > kSharedBytesWithoutAsking) {
+    const size_t most = MostSharedBytes();
+    if (shared_bytes > most) {
+      Throw<ArgumentError>("shared memory of a gather: want at most ", most, " bytes, got ", shared_bytes);
+    }
     // Always the same number: it is the function's, and other plans launch it with more than this one needs.
-    IBP_CUDA_CHECK(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(kMostSharedBytes)));
+    IBP_CUDA_CHECK(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)));
   }
   int per_multiprocessor = 0;
   IBP_CUDA_CHECK(

@@ -9,9 +9,11 @@
 
 namespace ibp {
 
-constexpr int kGatherThreads = 256;  // of a block
-// Shared memory of a block: portable to every GPU that the library is built for.
-constexpr size_t kMostSharedBytes = 96 << 10;
+constexpr int kGatherThreads = 256;            // of a block
+constexpr size_t kMostSharedBytes = 96 << 10;  // of a block, on any GPU
+
+// How much shared memory a block may have on the current device: kMostSharedBytes, or less where that is too much.
+size_t MostSharedBytes();
 constexpr int64_t kMaxIdsPerLaunch = int64_t{1} << 30;  // their numbers are 32-bit words in kernels
 
 // How the ids are dealt to warps.

@@ -18,7 +18,7 @@ std::optional<GatherKernel> KernelOfShape(const DictLayout& layout, int32_t lead
   const int32_t window_bytes = RoundUp(lead_bytes + Any::kBaseAlign - 4, kLoadBytes);
   const size_t shared_bytes = DictShared<Any>(layout, window_bytes).block_bytes();
   const bool fits = Any::kLongRows
-                        ? shared_bytes <= kMostSharedBytes
+                        ? shared_bytes <= MostSharedBytes()
                         : layout.num_values <= Any::kSteps * Any::kStepValues && window_bytes <= Any::kFetchBytes;
   if (!fits) return std::nullopt;
   const auto* function = whole ? reinterpret_cast<const void*>(&DictLanesKernel<Whole, RowsOutput<Whole>>)
