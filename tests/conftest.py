@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import signal
 from pathlib import Path
+from types import ModuleType
 
 import hypothesis
 import numpy as np
@@ -98,3 +100,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason="no CUDA device, or the CUDA extension is not built"))
+
+
+@pytest.fixture(scope="session")
+def make_golden() -> ModuleType:
+    """scripts/make_golden.py."""
+    path = Path(__file__).resolve().parents[1] / "scripts" / "make_golden.py"
+    spec = importlib.util.spec_from_file_location("make_golden", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -19,6 +19,7 @@ from ibp_gnn import CompressedFeatureStore
 from ibp_gnn.store.build import Job
 from ibp_gnn.store.file.building import build_file
 from ibp_gnn.store.file.header import PREAMBLE_BYTES
+from ibp_gnn.store.file.journal import Journal
 from ibp_gnn.testing import special_rows
 
 NUM_ROWS = 333
@@ -100,3 +101,23 @@ def rewrite(path: Path, change: Callable[[dict], object]) -> None:
 
 def build(features: object, **options: object) -> CompressedFeatureStore:
     return CompressedFeatureStore.build(features, progress=False, **options)  # type: ignore[arg-type]
+
+
+def stop_building(monkeypatch: pytest.MonkeyPatch, after: int, build: Callable[[], object]) -> None:
+    """build: builds a store file, and is stopped when `after` lines of its journal were written."""
+
+    class Stop(Exception):
+        pass
+
+    count, append = 0, Journal._append
+
+    def limited(self: Journal, line: dict) -> None:
+        nonlocal count
+        if (count := count + 1) > after:
+            raise Stop
+        append(self, line)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_append", limited)
+        with pytest.raises(Stop):
+            build()

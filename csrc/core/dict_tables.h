@@ -8,9 +8,7 @@
 // Columns: num_values if there is a dictionary per column, else 1. The last two are for encoding; gathers do without.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 
 #include "core/dict_layout.h"
 
@@ -31,35 +29,5 @@ struct DictTables {
         bytes(encoder ? escape_code_of_symbol + (int64_t{1} << layout.symbol_bits) : code_of_symbol),
         has_packed(layout.code_bits <= 3 && layout.symbol_bits <= 8) {}
 };
-
-// dictionary: layout.dictionary_entries() symbols, each below 2^symbol_bits where it has a code; escape_dictionary:
-// kPlainSymbol symbols. out: DictTables(layout, encoder).bytes bytes, aligned to 8.
-inline void MakeDictTables(const DictLayout& layout, const uint16_t* dictionary, const uint16_t* escape_dictionary,
-                           bool encoder, uint8_t* out) {
-  const DictTables tables(layout, encoder);
-  std::memset(out, 0, static_cast<size_t>(tables.bytes));
-  const int codes = 1 << layout.code_bits;
-  auto* used = reinterpret_cast<uint16_t*>(out + tables.dictionary);
-  for (int64_t column = 0; column < tables.columns; ++column) {
-    for (int code = 0; code < layout.num_symbols(); ++code) {
-      const uint16_t symbol = dictionary[column * codes + code];
-      used[column * codes + code] = symbol;
-      if (tables.has_packed) out[tables.packed + 8 * column + code] = static_cast<uint8_t>(symbol);
-    }
-  }
-  if (!encoder) return;
-  uint8_t* code_of_symbol = out + tables.code_of_symbol;
-  std::memset(code_of_symbol, layout.escape(), static_cast<size_t>(tables.columns << layout.symbol_bits));
-  for (int64_t column = 0; column < tables.columns; ++column) {
-    for (int code = 0; code < layout.num_symbols(); ++code) {
-      code_of_symbol[(column << layout.symbol_bits) + used[column * codes + code]] = static_cast<uint8_t>(code);
-    }
-  }
-  uint8_t* escape_code_of_symbol = out + tables.escape_code_of_symbol;
-  std::memset(escape_code_of_symbol, kPlainSymbol, size_t{1} << layout.symbol_bits);
-  for (int code = kPlainSymbol - 1; code >= 0; --code) {  // the lowest code of a symbol stays
-    escape_code_of_symbol[escape_dictionary[code]] = static_cast<uint8_t>(code);
-  }
-}
 
 }  // namespace ibp

@@ -32,6 +32,7 @@ constexpr int32_t kFormatVersion = 2;
 constexpr int64_t kSlackBytes = 64;
 constexpr int32_t kOverflowIndexBytes = 4;
 constexpr int32_t kMinChunkBits = 8;
+constexpr int32_t kSectorBytes = 32;  // of a GPU's memory: loads fetch whole ones
 // Row lengths stay below 2^27 bytes so that every bit offset inside a payload fits an int32.
 constexpr int64_t kMaxRowBytes = (int64_t{1} << 27) - 1;
 

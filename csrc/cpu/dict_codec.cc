@@ -1,5 +1,7 @@
 #include "cpu/dict_codec.h"
 
+#include <cstring>
+
 #include "core/dict_parameters.h"
 #include "core/dict_tables.h"
 #include "cpu/row_ops.h"
@@ -74,7 +76,21 @@ const RowOps& DictCodec::Ops(const CodePath& path) const { return path.dict; }
 int64_t DictCodec::DeviceTableBytes(bool encoder) const { return DictTables(layout, encoder).bytes; }
 
 void DictCodec::WriteDeviceTables(bool encoder, uint8_t* out) const {
-  MakeDictTables(layout, dictionary.data(), escape_dictionary, encoder, out);
+  const DictTables tables(layout, encoder);
+  const int codes = 1 << layout.code_bits;
+  std::memset(out + tables.packed, 0, static_cast<size_t>(tables.dictionary - tables.packed));
+  for (int64_t column = 0; tables.has_packed && column < tables.columns; ++column) {
+    for (int code = 0; code < codes; ++code) {
+      out[tables.packed + 8 * column + code] =
+          static_cast<uint8_t>(dictionary[static_cast<size_t>(column * codes + code)]);
+    }
+  }
+  std::memcpy(out + tables.dictionary, dictionary.data(),
+              static_cast<size_t>(tables.code_of_symbol - tables.dictionary));
+  if (!encoder) return;
+  std::memcpy(out + tables.code_of_symbol, code_of_symbol.data(),
+              static_cast<size_t>(tables.escape_code_of_symbol - tables.code_of_symbol));
+  std::memcpy(out + tables.escape_code_of_symbol, escape_code_of_symbol.data(), escape_code_of_symbol.size());
 }
 
 std::unique_ptr<RowCodec> Make_dict_codec(const CodecParameters& parameters) {

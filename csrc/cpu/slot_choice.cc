@@ -35,7 +35,7 @@ int64_t BestSlotBytes(const int64_t* rows_of_length, int64_t row_bytes) {
   const SlotLength shortest = Fewest(rows_of_length, row_bytes, kOverflowIndexBytes);
   const SlotLength aligned = Fewest(rows_of_length, row_bytes, kSectorBytes);
   // On average, when all offsets in a sector are as likely.
-  const int64_t fetched = shortest.slot_bytes + kSectorBytes - std::gcd(shortest.slot_bytes, kSectorBytes);
+  const int64_t fetched = shortest.slot_bytes + kSectorBytes - std::gcd(shortest.slot_bytes, int64_t{kSectorBytes});
   __extension__ using Wide = unsigned __int128;  // bytes of a store times bytes of a row
   const bool worth = Wide(aligned.total_bytes) * Wide(aligned.slot_bytes) <= Wide(shortest.total_bytes) * Wide(fetched);
   const bool small = Wide(100) * Wide(aligned.total_bytes) <= Wide(103) * Wide(shortest.total_bytes);

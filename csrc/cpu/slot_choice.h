@@ -5,8 +5,6 @@
 
 namespace ibp {
 
-constexpr int64_t kSectorBytes = 32;  // of a GPU's memory: what it reads at least
-
 // rows_of_length: [row_bytes + 1]; the last one counts all rows that are stored raw.
 //
 // Returns the slot length, a multiple of 4 below row_bytes or row_bytes itself, for which slots and overflow rows take

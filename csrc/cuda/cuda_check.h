@@ -32,32 +32,6 @@ inline int NumMultiprocessors() {
   return count;
 }
 
-// Blocks of a kernel that the current device holds at once. Remembered per thread for the last question, since asking
-// the driver takes longer than a launch.
-template <typename Kernel>
-int ResidentBlocks(Kernel kernel, int threads, size_t shared_bytes) {
-  struct Answer {
-    int device = -1, threads = 0, blocks = 0;
-    size_t shared_bytes = 0;
-    Kernel kernel = nullptr;
-  };
-  static thread_local Answer last;
-  int device = 0;
-  CudaCheck(cudaGetDevice(&device), "cudaGetDevice");
-  if (last.device != device || last.threads != threads || last.shared_bytes != shared_bytes || last.kernel != kernel) {
-    int per_multiprocessor = 0;
-    CudaCheck(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, reinterpret_cast<const void*>(kernel),
-                                                            threads, shared_bytes),
-              "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-    last.device = device;
-    last.threads = threads;
-    last.shared_bytes = shared_bytes;
-    last.kernel = kernel;
-    last.blocks = NumMultiprocessors() * (per_multiprocessor > 0 ? per_multiprocessor : 1);
-  }
-  return last.blocks;
-}
-
 }  // namespace ibp
 
 #define IBP_CUDA_CHECK(call) ::ibp::CudaCheck((call), #call)

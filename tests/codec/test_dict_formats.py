@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import itertools
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -52,16 +50,6 @@ def test_escape_codes_and_plain_symbols_of_two_bytes_by_hand(backend):
     values = [0xABCDEF00, 0xFFF01200, 0x45634500, 0x12367800]
     low = [0xEF, 0x2D, 0x01, 0x45, 0x83, 0x67]
     assert_payload(form, values, [0b11_11_11_01, *low, 0b00_111_001, 0, 0x56, 0x04], backend)
-
-
-@pytest.fixture(scope="module")
-def make_golden() -> ModuleType:
-    path = Path(__file__).resolve().parents[2] / "scripts" / "make_golden.py"
-    spec = importlib.util.spec_from_file_location("make_golden", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(params=GOLDEN_FILES, ids=lambda path: path.stem)

@@ -200,13 +200,19 @@ def test_an_interrupt_at_any_line_leaves_the_lock(writes: bool, waits: bool) -> 
             over.set()
             releasing.end()
 
+    assert stop_everywhere(stopped_at, lock) > 8
+
+
+def stop_everywhere(stopped_at: Callable[[int], bool], lock: ReadWriteLock) -> int:
+    """stopped_at: stops at the n-th opcode, and returns whether there is one. Nobody holds the lock after any of them.
+    Returns the first n that there is none for."""
     stopped_at(0)  # nowhere: Python 3.12 traces opcodes of a function from its second call on
     n = 1
     while stopped_at(n):
         assert_free(lock)
         n += 1
-    assert n > 8
     assert_free(lock)
+    return n
 
 
 def interrupts_at(n: int, names: tuple[str, ...]) -> Callable[[FrameType, str, object], object]:
@@ -267,13 +273,7 @@ def test_an_interrupt_of_the_leaving_leaves_the_lock(
             if waiting is not None:
                 waiting.end()
 
-    stopped_at(0)  # nowhere: Python 3.12 traces opcodes of a function from its second call on
-    n = 1
-    while stopped_at(n):
-        assert_free(lock)
-        n += 1
-    assert n > 3
-    assert_free(lock)
+    assert stop_everywhere(stopped_at, lock) > 3
 
 
 # Several threads

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -21,16 +18,6 @@ SLACK = [0] * 64
 
 def array(*values: int) -> np.ndarray:
     return np.array(values, np.uint8)
-
-
-@pytest.fixture(scope="module")
-def make_golden() -> ModuleType:
-    path = Path(__file__).resolve().parents[2] / "scripts" / "make_golden.py"
-    spec = importlib.util.spec_from_file_location("make_golden", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_a_vector_made_by_hand():

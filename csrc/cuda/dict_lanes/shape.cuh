@@ -32,8 +32,6 @@
 
 namespace ibp {
 
-constexpr int32_t kSectorBytes = 32;  // of memory; loads fetch whole ones
-
 // --- shapes: how rows are spread over lanes -------------------------------------------------------------------
 //   kLanes  lanes that share a row
 //   kRows   rows of a group in a tile

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from features_to_build import NUM_ROWS, WIDTH, a_codec, an_order, mapped, some_rows
+from store_files import stop_building
 
 from ibp_gnn import CompressedFeatureStore
 from ibp_gnn.command.cli import main
@@ -78,23 +79,7 @@ def test_a_row_that_changes_between_the_passes_is_named(
 
 def interrupted(path: Path, features: Any, monkeypatch: pytest.MonkeyPatch, after: int, **options: Any) -> None:
     """A build that was stopped when `after` lines of its journal were written."""
-
-    class Stop(Exception):
-        pass
-
-    count = 0
-    append = building.Journal._append
-
-    def limited(self: building.Journal, line: dict) -> None:
-        nonlocal count
-        if (count := count + 1) > after:
-            raise Stop
-        append(self, line)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(building.Journal, "_append", limited)
-        with pytest.raises(Stop):
-            build_to(path, features, **options)
+    stop_building(monkeypatch, after, lambda: build_to(path, features, **options))
     assert not path.exists() and path.with_name("s.ibp.partial").exists()
 
 

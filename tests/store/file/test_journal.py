@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from store_files import an_order, build_to, by_id_or_ordered, command, environment, make, mixed_rows
+from store_files import an_order, build_to, by_id_or_ordered, command, environment, make, mixed_rows, stop_building
 
 from ibp_gnn import CompressedFeatureStore
 from ibp_gnn.store.file import building, sorted_reader
@@ -32,23 +32,8 @@ def test_an_interrupted_build_goes_on(
     options: dict = {"order": an_order(1000) if ordered else None}
     wanted = build_to(tmp_path / "whole.ibp", features, **options)
 
-    class Stop(Exception):
-        pass
-
-    count = 0
-    write_lines = building.Journal._append
-
-    def append(self: building.Journal, line: dict) -> None:
-        nonlocal count
-        if (count := count + 1) > fails_at:
-            raise Stop
-        write_lines(self, line)
-
     path = tmp_path / "s.ibp"
-    with monkeypatch.context() as patch:
-        patch.setattr(building.Journal, "_append", append)
-        with pytest.raises(Stop):
-            build_to(path, features, **options)
+    stop_building(monkeypatch, fails_at, lambda: build_to(path, features, **options))
     assert not path.exists()
     with open(tmp_path / "s.ibp.journal", "ab") as journal:
         journal.write(b'{"rows": 64, "over')
