@@ -21,17 +21,9 @@ for module in _cpu _cuda; do  # not over a file that a running process has loade
 done
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 
-# All tests, not those of the GPU alone: here the CPU code is compiled by another compiler and runs beside CUDA. Where
-# pytest-xdist is installed, in several processes, of few threads each.
-processes=()
-if "$python" -c 'import xdist' 2>/dev/null; then
-  processes=(-n "${IBP_TEST_PROCESSES:-14}")
-  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
-fi
-failed=0
-"$python" -m pytest -q -rf -p no:cacheprovider "${processes[@]}" "$@" || failed=1
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
-# What follows waits for the GPU or the CPU in turns, so it runs side by side.
+# What is started here waits for the GPU or the CPU in turns, so it runs side by side, and beside all tests.
 logs=build/gpu_check
 mkdir -p "$logs"
 declare -A running
@@ -73,6 +65,14 @@ if command -v compute-sanitizer >/dev/null; then
     start "racecheck_$part" bash -c "$(declare -f sanitize); python=$python; sanitize racecheck -k '${parts[part]}'"
   done
 fi
+
+# All tests, not those of the GPU alone: here the CPU code is compiled by another compiler and runs beside CUDA. Where
+# pytest-xdist is installed, in several processes.
+processes=()
+if "$python" -c 'import xdist' 2>/dev/null; then processes=(-n "${IBP_TEST_PROCESSES:-14}"); fi
+failed=0
+"$python" -m pytest -q -rf -p no:cacheprovider "${processes[@]}" "$@" || failed=1
+
 for name in "${!running[@]}"; do
   if wait "${running[$name]}"; then
     echo "== $name: $(tail -n 1 "$logs/$name.log")"
