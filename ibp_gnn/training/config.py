@@ -69,6 +69,7 @@ class TrainConfig:
 
     epochs: int = setting(10, ge=1)
     batch_size: int = setting(1024, ge=1)
+    """Seeds of a step; under torchrun of all processes together, each of which takes an equal part."""
     fanouts: tuple[int, ...] = setting((10, 10), ge=-1)
     """Neighbours sampled per node, one number a layer, input layer first; -1 takes all of them."""
     lr: float = setting(3e-3, gt=0)
@@ -81,6 +82,8 @@ class TrainConfig:
     seed: int = setting(0, ge=0, lt=2**31)
     deterministic: bool = False
     """Only deterministic kernels: CUDA runs then repeat bit for bit, as CPU runs always do."""
+    rank_timeout: float = setting(600, gt=0)
+    """Under torchrun: seconds that a process waits for the others before it ends with an error."""
 
     def __post_init__(self) -> None:
         if 0 in self.fanouts:

@@ -41,14 +41,13 @@ class DGLLoop:
         # Made here, so that neither the first batch nor each worker pays for it.
         self._graph.create_formats_()
 
-    def steps(self, ids: torch.Tensor, *, shuffle: bool, mark: Mark) -> Iterator[Step]:
+    def steps(self, ids: torch.Tensor, *, mark: Mark) -> Iterator[Step]:
         config = self._config
         loader = make_loader(
             self._graph,
             ids,
             config.fanouts,
             batch_size=config.batch_size,
-            shuffle=shuffle,
             workers=config.workers,
         )
         batches = marked(loader, mark)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,10 +10,14 @@ import torch
 
 from .. import CompressedFeatureStore, CompressedGPUCache, FormatError, share_budget
 from ..config import ConfigError
+from ..distributed.agreement import fingerprint
 from ..store.order import hottest_first
 from ..store.tensor_source import TensorSource
 from .config import CacheConfig, StoreConfig
+from .distributed import Ranks
 from .sage import copy_async
+
+_ALONE = Ranks()
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,23 @@ class Traffic:
     """How many different rows they were, if that is counted."""
     by_type: Mapping[str, Traffic] = field(default_factory=dict)
     """Of each feature, where there are several."""
+
+    @classmethod
+    def total(cls, parts: Collection[Traffic], by_type: Mapping[str, Traffic] | None = None) -> Traffic:
+        """The sum, of at least one. by_type: its own; None: that of each part, added up."""
+        if by_type is None:
+            names = next(iter(parts)).by_type
+            by_type = {name: cls.total([part.by_type[name] for part in parts]) for name in names}
+        unique = [part.unique_rows for part in parts if part.unique_rows is not None]
+        return cls(
+            sum(part.rows for part in parts),
+            moved_bytes=sum(part.moved_bytes for part in parts),
+            raw_bytes=sum(part.raw_bytes for part in parts),
+            saved_bytes=sum(part.saved_bytes for part in parts),
+            hits=sum(part.hits for part in parts),
+            unique_rows=sum(unique) if len(unique) == len(parts) else None,
+            by_type=by_type,
+        )
 
     @property
     def misses(self) -> int:
@@ -140,17 +161,7 @@ class FeaturesByType:
 
     def traffic(self) -> Traffic:
         by_type = {name: part.traffic() for name, part in self.by_type.items()}
-        parts = by_type.values()
-        unique = [part.unique_rows for part in parts if part.unique_rows is not None]
-        return Traffic(
-            sum(part.rows for part in parts),
-            moved_bytes=sum(part.moved_bytes for part in parts),
-            raw_bytes=sum(part.raw_bytes for part in parts),
-            saved_bytes=sum(part.saved_bytes for part in parts),
-            hits=sum(part.hits for part in parts),
-            unique_rows=sum(unique) if len(unique) == len(parts) else None,
-            by_type=by_type,
-        )
+        return Traffic.total(by_type.values(), by_type)
 
     def close(self) -> None:
         for part in self.by_type.values():
@@ -170,7 +181,7 @@ def _add_caches(by_type: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] 
 
 
 def _open_store(
-    rows: torch.Tensor, config: StoreConfig, order: torch.Tensor | None, progress: bool
+    rows: torch.Tensor, config: StoreConfig, order: torch.Tensor | None, progress: bool, mmap: bool
 ) -> CompressedFeatureStore:
     """The file's store, or a new one in this order. Raises ConfigError for a file of other rows."""
     if config.path is None:
@@ -178,7 +189,7 @@ def _open_store(
             rows, codec=config.codec, layout=config.layout, order=order, pin=config.pin, progress=progress
         )
     try:
-        store = CompressedFeatureStore.load(config.path, pin=config.pin)
+        store = CompressedFeatureStore.load(config.path, pin=config.pin, mmap=mmap)
     except (OSError, FormatError) as error:
         raise ConfigError(f"store.path: {error}") from error
     if store.shape != tuple(rows.shape) or store.dtype != rows.dtype:
@@ -199,14 +210,24 @@ class CompressedFeatures:
         cache_config: CacheConfig,
         hotness: torch.Tensor | None,
         progress: bool,
+        ranks: Ranks = _ALONE,
     ) -> None:
         """rows: [num_nodes, d] on the CPU, not kept. hotness: [num_nodes], which rows to cache, and the order of a
         store that is built, whose caches are then its first rows; None: in the order of a store file, or lowest ids
-        first."""
+        first. ranks: all of a machine share one store, and those of other machines have to have the same."""
         order = None
         if hotness is not None and store_config.path is None:
             order, hotness = hottest_first(hotness, len(rows)), None
-        self.store = store = _open_store(rows, store_config, order, progress)
+        # Each process would page-lock a copy of mapped rows.
+        mmap = device.type == "cpu" or ranks.local_size == 1
+
+        def open_store() -> tuple[CompressedFeatureStore, str]:
+            opened = _open_store(rows, store_config, order, progress, mmap)
+            return opened, fingerprint(opened) if ranks.size > ranks.local_size else ""
+
+        self.store, found = ranks.one_per_machine(open_store)
+        ranks.require_same(found, "store")
+        store = self.store
         self._device = device
         self._counted, self._row_bytes = 0, rows[0].numel() * rows.element_size()
         self.store_bytes, self.raw_bytes, self.savings = store.nbytes, store.raw_nbytes, store.savings

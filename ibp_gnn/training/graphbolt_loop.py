@@ -41,10 +41,8 @@ class GraphBoltLoop:
         else:
             self._store = GraphBoltFeatureStore({key: CompressedFeature(features.source, device=device)})
 
-    def steps(self, ids: torch.Tensor, *, shuffle: bool, mark: Mark) -> Iterator[Step]:
+    def steps(self, ids: torch.Tensor, *, mark: Mark) -> Iterator[Step]:
         config, threads = self._config, _Threads()
-        if shuffle:  # not by the item sampler, which has a generator of its own that cannot be seeded
-            ids = ids[torch.randperm(len(ids), device="cpu")]
         items = gb.ItemSet((ids, self._labels[ids]), names=("seed_nodes", "labels"))
         pipe = gb.ItemSampler(items, batch_size=config.batch_size)
         pipe = pipe.transform(threads.use_one).sample_neighbor(self._graph, list(config.fanouts))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
+import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,8 +19,9 @@ from ..config import ConfigError, to_dict
 from ..datasets import HeteroNodeDataset, NodeDataset, load_dataset
 from ..gpu import hotness
 from . import checkpoint, record
-from .config import CacheConfig, TrainingConfig
-from .features import CompressedFeatures, FeaturesByType, RawFeatures, cache_together
+from .config import CacheConfig, LogConfig, TrainingConfig
+from .distributed import Ranks
+from .features import CompressedFeatures, FeaturesByType, RawFeatures, Traffic, cache_together
 from .hetero_sage import HeteroGraphSAGE
 from .sage import Aggregation, GraphSAGE, choose_aggregation
 from .seeding import seed_everything, use_deterministic_algorithms
@@ -25,8 +29,8 @@ from .step import Loop
 from .timing import PhaseTimer
 
 # Independent random streams of one seed. Every epoch starts its own, so what happens in between (evaluation,
-# building the store) cannot change the training.
-_INIT, _TRAIN, _EVALUATE, _PRESAMPLE = range(4)
+# building the store) cannot change the training. _TRAIN and _EVALUATE are further ones in each process.
+_INIT, _TRAIN, _EVALUATE, _PRESAMPLE, _ORDER = range(5)
 
 
 # By `loop` of the config; imported when it is asked for, since each needs another library.
@@ -43,15 +47,20 @@ class Run:
     """The parts of a run, made once: graph, features, model, optimiser."""
 
     def __init__(self, config: TrainingConfig, log: Callable[[str], None] = print) -> None:
-        """Loads the data and builds the store. Raises ConfigError if the config asks for what is not here, ImportError
-        if its loop needs what is not installed."""
-        self.config, self.log = config, log
+        """Joins the other processes under torchrun, loads the data and builds the store. Raises ConfigError if the
+        config asks for what is not here, ImportError if its loop needs what is not installed."""
         if config.train.deterministic:
             use_deterministic_algorithms()
-        self.device = pick_device(config.device)
+        device = pick_device(config.device)
+        self.ranks = Ranks.start(device.type, config.train.rank_timeout)
+        self.device = pick_device(config.device)  # the current one of this process now
+        self.config, self.log = config, log if self.ranks.is_first else _say_nothing
+        self.ranks.require_same(_comparable(config), "config")
+        # What the loops see: the batches of this process.
+        self._train_config = replace(config.train, batch_size=self.ranks.batch_size(config.train.batch_size))
         make_loop = _import_loop(*_LOOPS[config.loop])
         self.aggregation: Aggregation = "pyg" if config.loop == "pyg" else choose_aggregation(self.device)
-        self.show_progress = config.log.progress and sys.stderr.isatty()
+        self.show_progress = config.log.progress and sys.stderr.isatty() and self.ranks.is_first
 
         try:
             data = load_dataset(**to_dict(config.dataset))
@@ -68,6 +77,8 @@ class Run:
         self.name, self.synthetic = data.name, data.synthetic
         self.num_nodes, self.num_edges = data.num_nodes, data.num_edges
         self.train_ids, self.val_ids, self.test_ids = data.train_ids, data.val_ids, data.test_ids
+        sizes = [self.num_nodes, self.num_edges, len(self.train_ids), len(self.val_ids), len(self.test_ids)]
+        self.ranks.require_same(f"{self.name} {sizes}", "dataset")
         try:
             self.features = (
                 self._make_features_by_type(data)
@@ -81,10 +92,11 @@ class Run:
                 "no unique_rows: log.unique_rows is for features=compressed on cuda, in page-locked memory, "
                 f"not features={config.features} on {self.device}"
             )
-        self.loop: Loop = make_loop(data, self.features, config.train, self.device, self.aggregation)
+        self.loop: Loop = make_loop(data, self.features, self._train_config, self.device, self.aggregation)
 
         seed_everything(config.train.seed, _INIT)
         self.model = self._make_model(data).to(self.device)
+        self._averaged = self.ranks.averaged(self.model, may_skip_parameters=self.is_hetero)
         self.optimizers = _make_optimizers(self.model, config.train.lr)
 
     def describe(self) -> list[str]:
@@ -102,59 +114,74 @@ class Run:
             f"features: {self.features.description}",
             *([] if cache is None else [f"cache: {_cache_text(cache)}"]),
             f"device: {self.device}, loop: {self.config.loop}, aggregation: {how[self.aggregation]}",
+            *([f"processes: {self.ranks.size}, {self.ranks.local_size} here"] if self.ranks.joined else []),
         ]
 
     def train_epoch(self, epoch: int) -> tuple[dict[str, Any], list[float]]:
-        """One pass over the training nodes. Returns the epoch's numbers and the loss of every step.
+        """One pass over the training nodes. Returns the epoch's numbers and the loss of every step, of all processes
+        together; `ranks` among the numbers has those of each.
 
         The host waits for a GPU only at the end: losses and counts stay on the device until then.
         """
-        seed_everything(self.config.train.seed, _TRAIN, epoch)
+        seed, ranks = self.config.train.seed, self.ranks
+        seed_everything(seed, _ORDER, epoch)
+        ids = self.train_ids[torch.randperm(len(self.train_ids), device="cpu")]
+        share = ranks.share(ids, self.config.train.batch_size)
+        seed_everything(seed, _TRAIN, epoch, ranks.rank)
         self.model.train()
-        losses, correct, seen = [], [], 0
+        losses, correct = [], []
         self.features.traffic()
         timer = PhaseTimer(self.device)
         with self._progress(f"epoch {epoch}", self.train_ids) as bar:
-            for step in self.loop.steps(self.train_ids, shuffle=True, mark=timer.mark):
-                logits = self.model(step.blocks, step.x)
+            for number, step in enumerate(self.loop.steps(share.ids, mark=timer.mark)):
+                logits = self._averaged(step.blocks, step.x)
                 loss = functional.cross_entropy(logits, step.labels)
                 self.model.zero_grad(set_to_none=True)
-                loss.backward()
+                # The mean over processes, of means over their seeds, is then the mean over all seeds.
+                (loss * (share.weight(number) * ranks.size)).backward()
+                ranks.average_sparse(self.model)
                 for optimizer in self.optimizers:
                     optimizer.step()
                 losses.append(loss.detach())
-                correct.append((logits.argmax(1) == step.labels).sum())
-                seen += len(step.labels)
+                correct.append((logits.argmax(1) == step.labels)[: share.counted[number]].sum())
                 timer.mark("compute")
                 bar.update()
         seconds = timer.seconds()
-        traffic = self.features.traffic()
         # float32 to Python float is exact, so equal lists mean equal bits.
-        step_losses = torch.stack(losses).float().tolist()
+        own_losses = torch.stack(losses).float().tolist()
+        weighted = [loss * share.weight(number) for number, loss in enumerate(own_losses)]
+        of_all = ranks.gather(
+            (weighted, int(torch.stack(correct).sum()), sum(share.counted), seconds, self.features.traffic())
+        )
+        ranks.average_buffers(self.model)
+        step_losses = [sum(parts) for parts in zip(*(part for part, *_ in of_all), strict=True)]
+        traffic = Traffic.total([part for *_, part in of_all])
         numbers = {
             "epoch": epoch,
             "loss": sum(step_losses) / len(step_losses),
-            "train_accuracy": torch.stack(correct).sum().item() / seen,
-            "sample_seconds": seconds["sample"],
-            "fetch_seconds": seconds["fetch"],
-            "compute_seconds": seconds["compute"],
+            "train_accuracy": sum(part[1] for part in of_all) / len(ids),
+            **_seconds_of({phase: max(part[3][phase] for part in of_all) for phase in seconds}),
             **traffic.to_record(),
             "by_type": {name: part.to_record() for name, part in traffic.by_type.items()},
+            "ranks": [
+                {"rank": rank, "seeds": counted, **_seconds_of(spent), **read.to_record()}
+                for rank, (_, _, counted, spent, read) in enumerate(of_all)
+            ],
         }
         return numbers, step_losses
 
     def evaluate(self, ids: torch.Tensor, name: str) -> float:
         """Accuracy on `ids`, at least one, with neighbours sampled by a fixed seed: always the same, raw or
         compressed."""
-        seed_everything(self.config.train.seed, _EVALUATE)
+        seed_everything(self.config.train.seed, _EVALUATE, self.ranks.rank)
         self.model.eval()
-        correct, seen = [], 0
+        share, correct = self.ranks.share(ids, self.config.train.batch_size), []
         with torch.inference_mode(), self._progress(name, ids) as bar:
-            for step in self.loop.steps(ids, shuffle=False, mark=lambda phase: None):
-                correct.append((self.model(step.blocks, step.x).argmax(1) == step.labels).sum())
-                seen += len(step.labels)
+            for number, step in enumerate(self.loop.steps(share.ids, mark=lambda phase: None)):
+                right = self.model(step.blocks, step.x).argmax(1) == step.labels
+                correct.append(right[: share.counted[number]].sum())
                 bar.update()
-        return torch.stack(correct).sum().item() / seen
+        return sum(self.ranks.gather(int(torch.stack(correct).sum()))) / len(ids)
 
     def _make_model(self, data: NodeDataset | HeteroNodeDataset) -> GraphSAGE | HeteroGraphSAGE:
         config = self.config.model
@@ -183,7 +210,9 @@ class Run:
         if config.features == "raw":
             return RawFeatures(data.features)
         scores = self._hotness(data, make_loop) if cache.capacity is not None else None
-        return CompressedFeatures(data.features, self.device, config.store, cache, scores, progress=self.show_progress)
+        return CompressedFeatures(
+            data.features, self.device, config.store, cache, scores, progress=self.show_progress, ranks=self.ranks
+        )
 
     def _make_features_by_type(self, data: HeteroNodeDataset) -> FeaturesByType:
         config, cache = self.config, self._cache_config()
@@ -202,6 +231,7 @@ class Run:
                 CacheConfig(),
                 scores[name] if scores else None,
                 progress=self.show_progress,
+                ranks=self.ranks,
             )
             for name, rows in data.features.items()
         }
@@ -220,9 +250,10 @@ class Run:
             return None
         # Each library samples as it will in training; with the id as the only feature, x says which nodes were read.
         ids = RawFeatures(torch.arange(data.num_nodes, device="cpu").unsqueeze(1))
-        loop = make_loop(data, ids, self.config.train, self.device, self.aggregation)
+        loop = make_loop(data, ids, self._train_config, self.device, self.aggregation)
         seed_everything(self.config.train.seed, _PRESAMPLE)
-        steps = loop.steps(data.train_ids, shuffle=True, mark=lambda phase: None)
+        seeds = data.train_ids[torch.randperm(len(data.train_ids), device="cpu")]
+        steps = loop.steps(seeds, mark=lambda phase: None)
         return hotness.presample((step.x.flatten() for step in steps), data.num_nodes)
 
     def _progress(self, name: str, ids: torch.Tensor) -> tqdm:
@@ -231,10 +262,12 @@ class Run:
 
 
 def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str], None] = print) -> dict[str, Any]:
-    """Train, evaluate, write the record to `config.log.json` if set, and return it."""
+    """Train, evaluate, write the record to `config.log.json` if set, and return it. Under torchrun each process calls
+    it, all get the same record, and the first one writes."""
     path = record.prepare(config.log.json) if config.log.json else None
     begin = time.perf_counter()
     job = Run(config, log)
+    log = job.log
     model_path = checkpoint.prepare(config.log.checkpoint, job.model) if config.log.checkpoint else None
     for line in job.describe():
         log(line)
@@ -265,6 +298,10 @@ def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str
         "raw_bytes": job.features.raw_bytes,
         "savings": job.features.savings,
         "cache": job.features.cache,
+        "ranks": job.ranks.gather(
+            {"rank": job.ranks.rank, "host": socket.gethostname(), "device": str(job.device)}
+            | {"hardware": record.hardware(job.device), "cache": job.features.cache}
+        ),
         "val_accuracy": epochs[-1]["val_accuracy"],
         "test_accuracy": test_accuracy,
         "seconds": time.perf_counter() - begin,
@@ -273,11 +310,31 @@ def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str
         "step_losses_hex": [loss.hex() for loss in step_losses],
     }
     job.features.close()
-    if path is not None:
+    job.ranks.close()
+    if path is not None and job.ranks.is_first:
         record.write(path, result)
-    if model_path is not None:
+    if model_path is not None and job.ranks.is_first:
         checkpoint.save(model_path, job.model)
     return result
+
+
+def _say_nothing(line: str) -> None:
+    """The log of all processes but the first."""
+
+
+def _comparable(config: TrainingConfig) -> str:
+    """Of a config what has to be the same in all processes: where files lie may differ from machine to machine."""
+    same = replace(
+        config,
+        dataset=replace(config.dataset, root=None),
+        store=replace(config.store, path=None),
+        log=LogConfig(unique_rows=config.log.unique_rows),
+    )
+    return json.dumps(to_dict(same))
+
+
+def _seconds_of(phases: dict[str, float]) -> dict[str, float]:
+    return {f"{phase}_seconds": phases[phase] for phase in ("sample", "fetch", "compute")}
 
 
 def _import_loop(module: str, cls: str) -> Callable[..., Loop]:

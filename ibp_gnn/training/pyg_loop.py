@@ -39,7 +39,7 @@ class PyGLoop:
         else:
             self._data = (PyGFeatureStore({"x": features.source}, device=device), graph)
 
-    def steps(self, ids: torch.Tensor, *, shuffle: bool, mark: Mark) -> Iterator[Step]:
+    def steps(self, ids: torch.Tensor, *, mark: Mark) -> Iterator[Step]:
         def sampled(output: Any) -> Any:
             mark("sample")
             return output
@@ -49,7 +49,6 @@ class PyGLoop:
             self._sampler,
             input_nodes=ids,
             batch_size=self._config.batch_size,
-            shuffle=shuffle,
             num_workers=self._config.workers,
             filter_per_worker=False,  # read features in this process: it counts, and workers cannot use the GPU
             transform_sampler_output=sampled,

@@ -13,14 +13,15 @@ from .seeding import one_dgl_thread, seed_worker
 
 def make_loader(
     graph: Any,
-    ids: torch.Tensor | dict[str, torch.Tensor],
+    ids: torch.Tensor,
     fanouts: Sequence[int],
     *,
     batch_size: int,
-    shuffle: bool,
     workers: int,
+    node_type: str | None = None,
 ) -> Any:
-    """DGL's DataLoader over `ids` ([n] int64, CPU; or such by node type): yields (input_nodes, output_nodes, blocks).
+    """DGL's DataLoader over `ids` ([n] int64, CPU; of `node_type` in a heterograph), in their order: yields
+    (input_nodes, output_nodes, blocks).
 
     The same seeds (`seed_everything`) give the same batches for one number of workers; another number gives
     other batches, since every worker has its own seed.
@@ -28,10 +29,8 @@ def make_loader(
     dgl = import_dgl()
     return dgl.dataloading.DataLoader(
         graph,
-        ids,
+        SeedBatches(ids, batch_size, node_type),
         OneThreadSampler(dgl.dataloading.NeighborSampler(list(fanouts))),
-        batch_size=batch_size,
-        shuffle=shuffle,
         num_workers=workers,
         worker_init_fn=seed_worker,
     )
@@ -45,6 +44,26 @@ def make_full_loader(graph: Any, ids: torch.Tensor, *, batch_size: int, workers:
     """
     batches = FullBatches(graph, ids, batch_size)
     return torch.utils.data.DataLoader(batches, batch_size=None, num_workers=workers)
+
+
+class SeedBatches(torch.utils.data.Dataset[Any]):
+    """Batch i of the nodes `ids`, as DGL's loader asks for it; with a node type by it.
+
+    DGL's own data set has each worker take a place of `ids` for itself, so that the last batch, which may be shorter,
+    comes somewhere in between.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, ids: torch.Tensor, batch_size: int, node_type: str | None) -> None:
+        self._batches, self._node_type = ids.split(batch_size), node_type
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, i: int) -> torch.Tensor | dict[str, torch.Tensor]:
+        ids = self._batches[i]
+        return ids if self._node_type is None else {self._node_type: ids}
 
 
 class FullBatches(torch.utils.data.Dataset[Any]):

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ..config import ConfigError, load
 from . import record
+from .distributed import is_first_process
 
 Config = TypeVar("Config")
 
@@ -50,5 +51,6 @@ def run_script(
     except (ConfigError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(summarize(config, result)))
+    if is_first_process():
+        print(json.dumps(summarize(config, result)))
     return 0

@@ -18,8 +18,8 @@ def seed_everything(seed: int, *stream: int) -> None:
     """Seed every generator that a training loop draws from.
 
     seed, stream: non-negative; each `stream` of one seed is independent of the others.
-    torch: weights, dropout, PyG's loaders and the workers' base seed; NumPy: the DGL loader's shuffle; DGL and
-    GraphBolt, if they have been imported: their samplers; random: some of DGL's Python code.
+    torch: weights, dropout, PyG's loaders and the workers' base seed; DGL and GraphBolt, if they have been
+    imported: their samplers; NumPy, random: some of DGL's Python code.
     """
     mixed = int(np.random.SeedSequence([seed, *stream]).generate_state(1)[0]) % 2**31
     random.seed(mixed)

@@ -26,8 +26,8 @@ Mark = Callable[[str], None]
 class Loop(Protocol):
     """The mini-batches of one graph, made by a library's own loader."""
 
-    def steps(self, ids: torch.Tensor, *, shuffle: bool, mark: Mark) -> Iterator[Step]:
-        """One pass over the nodes `ids` ([n] int64, CPU), in batches of `train.batch_size`.
+    def steps(self, ids: torch.Tensor, *, mark: Mark) -> Iterator[Step]:
+        """One pass over the nodes `ids` ([n] int64, CPU) in their order, in batches of `train.batch_size`.
 
         The same seeds (`seed_everything`) give the same batches for one number of workers. No host sync.
         """

@@ -87,10 +87,11 @@ def sample_trace(
 ) -> Trace:
     """Epochs of training nodes in random order, sampled by DGL on one thread: the same seed gives the same trace."""
     dgl_graph = import_dgl().graph((graph.src, graph.dst), num_nodes=graph.num_nodes).formats("csc")
-    loader = make_loader(dgl_graph, graph.train_ids, fanouts, batch_size=batch_size, shuffle=True, workers=0)
     epochs: list[Epoch] = []
     for epoch in range(warm_epochs + measured_epochs):
         seed_everything(seed, epoch)
+        ids = graph.train_ids[torch.randperm(len(graph.train_ids), device="cpu")]
+        loader = make_loader(dgl_graph, ids, fanouts, batch_size=batch_size, workers=0)
         batches = tqdm(loader, desc=f"{graph.name} {fanouts}, epoch {epoch}", leave=False)
         epochs.append([input_nodes.numpy().astype(np.int32) for input_nodes, _, _ in batches])
     return Trace(epochs[:warm_epochs], epochs[warm_epochs:])

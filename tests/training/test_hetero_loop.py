@@ -24,7 +24,7 @@ def test_batches_are_the_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load(TrainingConfig, None, [*SMALL, "train.fanouts=[-1, -1]", "train.batch_size=40"]).train
     features = FeaturesByType({"paper": RawFeatures(data.features["paper"])})
     steps = list(
-        HeteroDGLLoop(data, features, config, CPU, "csc").steps(data.val_ids, shuffle=False, mark=lambda p: None)
+        HeteroDGLLoop(data, features, config, CPU, "csc").steps(data.val_ids, mark=lambda p: None)
     )
     assert [len(step.labels) for step in steps] == [40, 10]
     step = steps[0]

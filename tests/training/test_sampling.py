@@ -17,7 +17,7 @@ def sample_epoch(seed: int, workers: int) -> list[torch.Tensor]:
     src, dst = torch.randint(0, 20000, (2, 400000), generator=generator)
     graph = dgl.graph((src, dst), num_nodes=20000)
     seed_everything(seed, 1)
-    loader = make_loader(graph, torch.arange(8000), [5, 5], batch_size=2000, shuffle=True, workers=workers)
+    loader = make_loader(graph, torch.randperm(8000), [5, 5], batch_size=2000, workers=workers)
     tensors = []
     for input_nodes, output_nodes, blocks in loader:
         tensors += [input_nodes, output_nodes]
