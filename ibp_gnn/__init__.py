@@ -44,7 +44,8 @@ _LAZY_NAMES = {
     "fetch": ".integrations.dgl_classic",
     "share_budget": ".gpu.budget",
 }
-_LAZY_MODULES = ("graphbolt", "hotness", "pyg")  # public, but not in __all__: few environments have all of them
+# Public, but not in __all__: few environments have what all of them need.
+_LAZY_MODULES = ("graphbolt", "hotness", "pyg", "wholegraph")
 
 __all__ = [
     "Codec",

@@ -4,7 +4,8 @@
 Every method trains on the same mini-batches, sampled beforehand, whose blocks and labels are on the device already, as
 GPU sampling would leave them; ids are in CPU memory. First the losses of all methods are compared, step by step and bit
 by bit, then epochs are timed with CUDA events. Sampling is timed apart, and once more live: epochs whose batches are
-sampled when they are asked for. Both caches take the same bytes and hold the nodes of the highest degrees.
+sampled when they are asked for, by DGL on the CPU, and by
+WholeGraph on the GPU where it is installed. Caches take the same bytes and hold the nodes of the highest degrees.
 
 python scripts/bench_epoch.py --config configs/bench_epoch.yaml --json out.json --plot out.png
 python scripts/bench_epoch.py --from-json scripts/results/epoch.json --plot out.png
@@ -22,8 +23,8 @@ os.environ["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "passive")
 
 import torch
 from bench import epoch_report, frame
-from bench.epoch_data import Batch, Config, FeatureSet, keep, load
-from bench.epoch_methods import NEEDS_GPU, Method, measure, open_methods, verify
+from bench.epoch_data import Batch, Config, Data, FeatureSet, gpu_graph, keep, load
+from bench.epoch_methods import Method, measure, measure_sampled, open_methods, verify, verify_sampled
 from bench.uncompressed import RawCache
 
 from ibp_gnn import CompressedFeatureStore
@@ -54,10 +55,12 @@ def run(part: FeatureSet, config: Config, device: torch.device) -> dict[str, Any
     data = load(part, config)
     store = CompressedFeatureStore.build(data.rows, config.codec, progress=False)
     batches, sampling_seconds = keep(data, config, device)
-    with store, open_methods(data.rows, store, config, device, batches) as methods:
+    skipped: dict[str, str] = {}
+    with store, open_methods(data.rows, store, config, device, batches, skipped) as methods:
         losses = verify(methods, batches, data, config, device)
         prepared = time.perf_counter()
         measured = measure(methods, batches, data, config, device, sampling_seconds)
+        gpu_sampling = sample_on_gpu(methods, data, config, device, measured)
         result = {
             "name": part.name,
             "nodes": len(data.rows),
@@ -71,12 +74,31 @@ def run(part: FeatureSet, config: Config, device: torch.device) -> dict[str, Any
             "caches": describe_caches(methods, batches),
             "methods": measured,
             "ratios": epoch_report.ratios(measured),
-            "skipped": {} if device.type == "cuda" else {key: "needs a CUDA device" for key in NEEDS_GPU},
+            "skipped": skipped,
+            "gpu_sampling": gpu_sampling,
             "prepare_seconds": prepared - begin,
             "measure_seconds": time.perf_counter() - prepared,
         }
     print(f"{part.name}: {result['prepare_seconds']:.1f} s to prepare, {result['measure_seconds']:.1f} s measured")
     return result
+
+
+def sample_on_gpu(
+    methods: list[Method], data: Data, config: Config, device: torch.device, measured: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Adds the times with sampling on the GPU to what was measured. Returns the losses, which are equal for all
+    methods, or why nothing was measured."""
+    if device.type == "cpu":
+        return {"skipped": "needs a CUDA device"}
+    try:
+        graph = gpu_graph(data)
+    except ImportError as error:
+        return {"skipped": str(error)}
+    with graph:
+        fed = [method for method in methods if method.takes_ids_on_gpu]
+        losses = verify_sampled(fed, graph, data, config, device)
+        measure_sampled(fed, graph, data, config, device, measured)
+    return {"losses_equal": losses}
 
 
 def describe_caches(methods: list[Method], batches: list[Batch]) -> dict[str, dict[str, Any]]:

@@ -22,7 +22,11 @@ HAS_DGL = importlib.util.find_spec("dgl") is not None
 HAS_PYG = importlib.util.find_spec("torch_geometric") is not None
 needs_gpu = pytest.mark.cuda
 needs_dgl = pytest.mark.skipif(not HAS_DGL, reason="DGL is not installed")
+HAS_WHOLEGRAPH = importlib.util.find_spec("pylibwholegraph") is not None
 needs_pyg = pytest.mark.skipif(not HAS_PYG, reason="PyG is not installed")
+needs_wholegraph = pytest.mark.skipif(
+    not (HAS_WHOLEGRAPH and torch.cuda.is_available()), reason="WholeGraph is not installed, or no CUDA device"
+)
 
 NEEDS = {
     "CompressedGPUCache": needs_gpu,
@@ -34,7 +38,9 @@ NEEDS = {
     "fetch": needs_dgl,
     "graphbolt": needs_dgl,
     "pyg": needs_pyg,
+    "wholegraph": needs_wholegraph,
 }
+NEEDED_TO_RUN = (needs_gpu, needs_wholegraph)  # what can be imported without it
 PUBLIC = [
     *ibp_gnn.__all__,
     "graphbolt.CompressedFeature",
@@ -44,10 +50,16 @@ PUBLIC = [
     "hotness.reverse_pagerank",
     "pyg.PyGFeatureStore",
     "pyg.NeighborSampler",
+    "wholegraph.Batch",
+    "wholegraph.CscBlock",
+    "wholegraph.Graph",
+    "wholegraph.NeighborLoader",
+    "wholegraph.Sampled",
 ]
 # What a store and its caches ask of each other.
 INTERNAL = {
     "CompressedFeatureStore": {"gather_on", "mapped_rows", "add_cache", "remove_cache", "to_slots"},
+    "Graph": {"sample_checked"},
     "CompressedGPUCache": {"prepare_update", "prepare_move", "commit_update", "release"},
 }
 
@@ -57,7 +69,9 @@ def each(names: list[str], runs: bool) -> list[Any]:
     params = []
     for name in names:
         mark = NEEDS.get(name.split(".")[0])
-        params.append(pytest.param(name, marks=[mark] if mark is not None and (runs or mark is not needs_gpu) else []))
+        params.append(
+            pytest.param(name, marks=[mark] if mark is not None and (runs or mark not in NEEDED_TO_RUN) else [])
+        )
     return params
 
 
@@ -76,6 +90,10 @@ def names() -> dict[str, Any]:
     found = {"ibp_gnn": ibp_gnn, "torch": torch, "features": features, "store": store}
     if HAS_DGL:
         found["dgl"] = import_dgl()
+    if HAS_WHOLEGRAPH and torch.cuda.is_available():
+        src, dst = torch.randint(0, 1000, (2, 20_000), generator=torch.Generator().manual_seed(0))
+        found |= {"src": src, "dst": dst, "num_nodes": 1000, "train_ids": torch.tensor([1, 7, 500])}
+        found["graph"] = ibp_gnn.wholegraph.Graph.from_edges(src, dst, 1000)
     if HAS_PYG:
         found["Data"] = importlib.import_module("torch_geometric.data").Data
         found["NodeLoader"] = importlib.import_module("torch_geometric.loader").NodeLoader
@@ -86,7 +104,7 @@ def test_all_public_modules_are_here() -> None:
     modules = {name.split(".")[0] for name in PUBLIC if "." in name}
     assert modules == set(ibp_gnn._LAZY_MODULES)
     assert {f"hotness.{name}" for name in ibp_gnn.hotness.__all__} <= set(PUBLIC)
-    for module, is_here in (("graphbolt", HAS_DGL), ("pyg", HAS_PYG)):
+    for module, is_here in (("graphbolt", HAS_DGL), ("pyg", HAS_PYG), ("wholegraph", True)):
         if is_here:  # GraphBoltFeatureStore is ibp_gnn.GraphBoltFeatureStore
             exported = {f"{module}.{name}" for name in named(module).__all__} - {"graphbolt.GraphBoltFeatureStore"}
             assert exported <= set(PUBLIC)

@@ -20,7 +20,7 @@ LAYERS = [
     {"store"},
     {"gpu"},
     {"integrations", "testing"},
-    {"graphbolt", "hotness", "pyg"},  # public modules
+    {"graphbolt", "hotness", "pyg", "wholegraph"},  # public modules
     {"datasets"},
     {"training", "command"},
 ]

@@ -25,6 +25,10 @@ TESTED_IN = {
     "training/dgl_loop.py": "training/test_train_script.py",
     "training/graphbolt_loop.py": "training/test_train_script.py",
     "training/pyg_loop.py": "training/test_train_script.py",
+    "gpu/side_stream.py": "gpu/test_prefetch.py",
+    "training/wholegraph_loop.py": "integrations/test_wholegraph.py",
+    "integrations/wholegraph_graph.py": "integrations/test_wholegraph.py",
+    "integrations/wholegraph_loader.py": "integrations/test_wholegraph.py",
     "training/script.py": "training/test_train_script.py",
 }
 NOTHING_TO_TEST = {

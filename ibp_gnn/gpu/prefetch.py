@@ -10,7 +10,6 @@ work, on a stream of its own.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sized
@@ -22,12 +21,10 @@ from ..codec.values import as_ids, check_ids_on_cpu, resolve_device
 from ..store.feature_store import CompressedFeatureStore
 from ..store.row_source import RowSource, is_row_source
 from .cache import CompressedGPUCache
+from .side_stream import SideStream
 
 Batch = TypeVar("Batch")
 
-# How many steps the host may enqueue before the GPU has done the first of them. More would not make the GPU busier, and
-# the features of each are memory that is not free until the GPU has passed it.
-_STEPS_AHEAD = 2
 _END: Any = object()
 _NO_VERSION: Any = object()  # differs from every version
 
@@ -119,7 +116,7 @@ class Prefetcher(Generic[Batch]):
         self.close()
 
     def _iterate(self) -> Generator[tuple[Batch, torch.Tensor], None, None]:
-        side = _SideStream(self._device) if self._device.type == "cuda" else None
+        side = SideStream(self._device) if self._device.type == "cuda" else None
         batches = iter(self._loader)
         group: list[tuple[Batch, torch.Tensor]] = []  # batches with their ids, to be fetched together
         ready: deque[_Fetched] = deque()
@@ -161,7 +158,7 @@ class Prefetcher(Generic[Batch]):
             check_ids_on_cpu(ids, self._source.shape[0])
         return ids
 
-    def _fetch(self, group: list[tuple[Batch, torch.Tensor]], side: _SideStream | None) -> list[_Fetched]:
+    def _fetch(self, group: list[tuple[Batch, torch.Tensor]], side: SideStream | None) -> list[_Fetched]:
         ids = [one for _, one in group]
         version = self._version()
         if side is None:
@@ -210,36 +207,3 @@ class _Fetched(NamedTuple):
     """Recorded behind what writes the rows; None on the CPU."""
     version: Any
     """Of the source when the fetch began."""
-
-
-class _SideStream:
-    """The stream of fetches to one GPU, in step with the stream that is current when its methods are called."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self.stream = _stream_for(device)
-        self._steps: deque[torch.cuda.Event] = deque()
-        # What the source keeps on the GPU may be in the making there.
-        self.stream.wait_stream(torch.cuda.current_stream(device))
-
-    def pace(self) -> None:
-        """Called once a step: waits until the GPU is at most _STEPS_AHEAD steps behind the host."""
-        step = torch.cuda.Event()
-        step.record(torch.cuda.current_stream(self._device))
-        self._steps.append(step)
-        if len(self._steps) > _STEPS_AHEAD:
-            self._steps.popleft().synchronize()
-
-    def take(self, ids: list[torch.Tensor]) -> None:
-        """Ids that are on the GPU may be in the making there, and must outlive their use here."""
-        on_gpu = [one for one in ids if one.device == self._device]
-        if on_gpu:
-            self.stream.wait_stream(torch.cuda.current_stream(self._device))
-        for one in on_gpu:
-            one.record_stream(self.stream)
-
-
-@functools.cache
-def _stream_for(device: torch.device) -> torch.cuda.Stream:
-    """One for all Prefetchers: torch keeps the memory freed on each stream for that stream."""
-    return torch.cuda.Stream(device)

@@ -79,6 +79,9 @@ class TrainConfig:
     """Fetch the features of the next batch while this one trains (ibp_gnn.Prefetcher). Of `loop: dgl`, with one node
     type. The record's fetch time is then what training does not hide: on a GPU how long its stream waits for features,
     and copies labels and blocks; on the CPU, where nothing overlaps, all of it."""
+    graph_memory: Literal["cuda", "cpu"] = "cuda"
+    """Of `loop: wholegraph`: where the graph lies: shared out over the GPUs of a machine, or in its page-locked
+    memory."""
     seed: int = setting(0, ge=0, lt=2**31)
     deterministic: bool = False
     """Only deterministic kernels: CUDA runs then repeat bit for bit, as CPU runs always do."""
@@ -109,8 +112,9 @@ class TrainingConfig:
 
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     features: Literal["compressed", "raw"] = "compressed"
-    loop: Literal["dgl", "graphbolt", "pyg"] = "dgl"
-    """Whose loader makes the mini-batches: DGL's DataLoader, GraphBolt's pipes or PyG's NodeLoader."""
+    loop: Literal["dgl", "graphbolt", "pyg", "wholegraph"] = "dgl"
+    """What makes the mini-batches: DGL's DataLoader, GraphBolt's pipes, PyG's NodeLoader, or WholeGraph's sampler on
+    the GPU (ibp_gnn.wholegraph)."""
     store: StoreConfig = field(default_factory=StoreConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -127,3 +131,7 @@ class TrainingConfig:
             )
         if self.train.prefetch and self.loop != "dgl":
             raise ConfigError(f"train.prefetch: want loop dgl, got {self.loop}")
+        if self.train.workers and self.loop == "wholegraph":
+            raise ConfigError(
+                f"train.workers: want 0 for loop wholegraph, which samples on the GPU, got {self.train.workers}"
+            )

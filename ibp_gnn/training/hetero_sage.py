@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 from ..datasets.hetero_dataset import EdgeType
-from .sage import CscBlock, copy_async, mean_of_neighbors
+from ..integrations.csc_block import CscBlock
+from .sage import copy_async, mean_of_neighbors
 
 
 class HeteroBlock(NamedTuple):

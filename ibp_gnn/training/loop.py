@@ -38,6 +38,7 @@ _LOOPS = {
     "dgl": ("dgl_loop", "DGLLoop"),
     "graphbolt": ("graphbolt_loop", "GraphBoltLoop"),
     "pyg": ("pyg_loop", "PyGLoop"),
+    "wholegraph": ("wholegraph_loop", "WholeGraphLoop"),
 }
 # `loop: dgl` on a heterograph.
 _HETERO_LOOP = ("hetero_loop", "HeteroDGLLoop")
@@ -52,6 +53,8 @@ class Run:
         if config.train.deterministic:
             use_deterministic_algorithms()
         device = pick_device(config.device)
+        if config.loop == "wholegraph" and device.type != "cuda":
+            raise ConfigError(f"loop: want another one than wholegraph on {device}: it samples on a GPU")
         self.ranks = Ranks.start(device.type, config.train.rank_timeout)
         self.device = pick_device(config.device)  # the current one of this process now
         self.config, self.log = config, log if self.ranks.is_first else _say_nothing
@@ -59,7 +62,7 @@ class Run:
         # What the loops see: the batches of this process.
         self._train_config = replace(config.train, batch_size=self.ranks.batch_size(config.train.batch_size))
         make_loop = _import_loop(*_LOOPS[config.loop])
-        self.aggregation: Aggregation = "pyg" if config.loop == "pyg" else choose_aggregation(self.device)
+        self.aggregation: Aggregation = _choose_aggregation(config.loop, self.device)
         self.show_progress = config.log.progress and sys.stderr.isatty() and self.ranks.is_first
 
         try:
@@ -104,7 +107,8 @@ class Run:
         how = {
             "dgl": "dgl.nn.SAGEConv",
             "csc": "block CSC tensors in torch"
-            + (", by relation" if self.is_hetero else " (this DGL has no CUDA; it samples on the CPU)"),
+            + (", by relation" if self.is_hetero else "")
+            + ("" if self.is_hetero or self.config.loop == "wholegraph" else " (DGL without CUDA samples on the CPU)"),
             "pyg": "torch_geometric.nn.SAGEConv",
         }
         name = self.name + (", generated" if self.synthetic else "")
@@ -339,6 +343,12 @@ def _seconds_of(phases: dict[str, float]) -> dict[str, float]:
 
 def _import_loop(module: str, cls: str) -> Callable[..., Loop]:
     return getattr(importlib.import_module(f"ibp_gnn.training.{module}"), cls)
+
+
+def _choose_aggregation(loop: str, device: torch.device) -> Aggregation:
+    if loop == "pyg":
+        return "pyg"
+    return "csc" if loop == "wholegraph" else choose_aggregation(device)
 
 
 def _make_optimizers(model: torch.nn.Module, lr: float) -> list[torch.optim.Optimizer]:

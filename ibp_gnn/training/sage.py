@@ -11,22 +11,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
+from ..integrations.csc_block import CscBlock
 from ..integrations.dgl_compat import import_dgl
 
 Aggregation = Literal["dgl", "csc", "pyg"]
-
-
-class CscBlock(NamedTuple):
-    """A sampled block as tensors: destination i has the sources `indices[indptr[i] : indptr[i + 1]]`."""
-
-    indptr: torch.Tensor
-    """[num_dst + 1] int32/int64."""
-    indices: torch.Tensor
-    """[num_edges] int32/int64, numbers of source nodes; the first num_dst sources are the destinations."""
-
-    @property
-    def num_dst(self) -> int:
-        return self.indptr.shape[0] - 1
 
 
 class EdgeBlock(NamedTuple):

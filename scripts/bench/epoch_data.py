@@ -10,15 +10,17 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from ibp_gnn import hotness
+from ibp_gnn import RowSource, hotness
 from ibp_gnn.codec.values import dtype_from_name
 from ibp_gnn.config import ConfigError, setting
 from ibp_gnn.datasets.synthetic import SHAPES, power_law_edges
 from ibp_gnn.datasets.wordnet import load_wordnet
+from ibp_gnn.integrations.csc_block import CscBlock
 from ibp_gnn.integrations.dgl_compat import import_dgl
 from ibp_gnn.store.order import hottest_first
-from ibp_gnn.training.sage import CscBlock, copy_async, to_csc
+from ibp_gnn.training.sage import copy_async, to_csc
 from ibp_gnn.training.seeding import seed_everything
+from ibp_gnn.wholegraph import Graph, NeighborLoader
 
 _DISTINCT_ROWS = 1 << 16  # of generated features; node v has row v % _DISTINCT_ROWS
 _FEATURES, _LABELS, _SAMPLING = range(3)  # random streams
@@ -89,7 +91,8 @@ class Data(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """ids: int64 [n] on the CPU (pinned where batches are kept for a GPU), the rest on the training device."""
+    """ids: int64 [n] on the CPU (pinned where batches are kept for a GPU), or those of a GPU's sampler, there; the rest
+    on the training device."""
 
     ids: torch.Tensor
     labels: torch.Tensor
@@ -146,6 +149,22 @@ def live_batches(data: Data, config: Config, device: torch.device, count: int) -
     for seeds in itertools.islice(_seeds(data.train_ids, config.batch_size), count):
         ids, output_nodes, blocks = sampler.sample(data.graph, seeds)
         yield Batch(ids, copy_async(data.labels[output_nodes], device), [to_csc(block, device) for block in blocks])
+
+
+def gpu_graph(data: Data) -> Graph:
+    """For sampling on the GPU. Raises ImportError without WholeGraph."""
+    indptr, indices, _ = data.graph.adj_tensors("csc")
+    return Graph(indptr, indices)
+
+
+def sampled_on_gpu(
+    graph: Graph, data: Data, labels: torch.Tensor, source: RowSource, config: Config, count: int
+) -> Iterator[tuple[Batch, torch.Tensor]]:
+    """`count` batches of random training nodes with their features, the same for the same seed of torch. labels: those
+    of `data`, on the GPU."""
+    seeds = data.train_ids[torch.randperm(len(data.train_ids))][: count * config.batch_size]
+    for made in NeighborLoader(graph, seeds, config.fanouts, batch_size=config.batch_size, features=source):
+        yield Batch(made.input_nodes, labels[made.output_nodes], made.blocks), made.x
 
 
 def _seeds(train_ids: torch.Tensor, size: int) -> Iterator[torch.Tensor]:

@@ -18,12 +18,14 @@ from ibp_gnn.testing import assert_bitwise_equal
 from ibp_gnn.training.features import HostSource
 from ibp_gnn.training.sage import GraphSAGE, copy_async
 from ibp_gnn.training.timing import PhaseTimer
+from ibp_gnn.wholegraph import Graph
 
-from .epoch_data import Batch, Config, Data, live_batches
-from .timing import timed
+from .epoch_data import Batch, Config, Data, live_batches, sampled_on_gpu
+from .timing import in_turns, medians, timed
 from .uncompressed import RawCache, RowsOnGpu, registered
+from .wholegraph import Gather, Unavailable, WholeGraph
 
-NEEDS_GPU = ("raw_cache", "raw_cache_prefetch", "on_gpu")
+NEEDS_GPU = ("raw_cache", "raw_cache_prefetch", "wholegraph", "wholegraph_cached", "on_gpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,26 +42,49 @@ class Method:
             return Prefetcher(batches, self.source, device=device, lookahead=self.lookahead)
         return ((batch, self._fetch(batch.ids, device)) for batch in batches)
 
+    @property
+    def takes_ids_on_gpu(self) -> bool:
+        """Whether a sampler on the GPU can feed it, which has batches made ahead as it is."""
+        return self.lookahead == 0 and not isinstance(self.source, HostSource)
+
     def _fetch(self, ids: torch.Tensor, device: torch.device) -> torch.Tensor:
         if not isinstance(self.source, HostSource):
             ids = copy_async(ids, device)
         return self.source.gather(ids, device=device)
 
 
+class _WholeGraphRows:
+    """A RowSource over WholeGraph's own feature store."""
+
+    def __init__(self, rows: torch.Tensor, gather: Gather) -> None:
+        self.shape, self.dtype, self._gather = tuple(rows.shape), rows.dtype, gather
+
+    def gather(self, ids: torch.Tensor, *, device: Any = None, out: torch.Tensor | None = None) -> torch.Tensor:
+        """ids: int32/int64 [n] on the GPU."""
+        return self._gather(ids)
+
+
 @contextlib.contextmanager
 def open_methods(
-    rows: torch.Tensor, store: CompressedFeatureStore, config: Config, device: torch.device, batches: list[Batch]
+    rows: torch.Tensor,
+    store: CompressedFeatureStore,
+    config: Config,
+    device: torch.device,
+    batches: list[Batch],
+    skipped: dict[str, str],
 ) -> Iterator[list[Method]]:
-    """rows: [n, d] on the CPU, hottest first; store: of these. batches: of an epoch. Both caches take at
-    most config.cache_share of the bytes of `rows`, everything counted."""
+    """rows: [n, d] on the CPU, hottest first; store: of these. batches: of an epoch. All caches take at most
+    config.cache_share of the bytes of `rows`, everything counted. skipped: by the key of a method that is not
+    measured, the reason is put here."""
     raw = Method("raw", HostSource(rows))
     if device.type == "cpu":
+        skipped |= dict.fromkeys(NEEDS_GPU, "needs a CUDA device")
         yield [raw, *_ours(store, config)]
         return
     cache_bytes = round(config.cache_share * rows.numel() * rows.element_size())
     capacity: int | float = cache_bytes if cache_bytes < store.nbytes else 1.0  # more than all rows take
     cache = CompressedGPUCache(store, capacity, device=device)
-    with registered(rows) as address:
+    with registered(rows) as address, contextlib.ExitStack() as stack:
         raw_cache = RawCache(rows, cache_bytes, device, address)
         raw_cache.choose_blocks(functools.partial(next, itertools.cycle(batch.ids for batch in batches)))
         yield [
@@ -67,8 +92,22 @@ def open_methods(
             Method("raw_cache", raw_cache),
             Method("raw_cache_prefetch", raw_cache, lookahead=1),
             *_ours(cache, config),
+            *_wholegraph(rows, config, stack, skipped),
             Method("on_gpu", RowsOnGpu(rows, device)),
         ]
+
+
+def _wholegraph(
+    rows: torch.Tensor, config: Config, stack: contextlib.ExitStack, skipped: dict[str, str]
+) -> list[Method]:
+    peer, found = WholeGraph(), []
+    tables = {"wholegraph": peer.table(rows, "cpu"), "wholegraph_cached": peer.cached_table(rows, config.cache_share)}
+    for key, table in tables.items():
+        try:
+            found.append(Method(key, _WholeGraphRows(rows, stack.enter_context(table))))
+        except Unavailable as error:
+            skipped[key] = str(error)
+    return found
 
 
 def _ours(source: RowSource, config: Config) -> list[Method]:
@@ -125,6 +164,59 @@ def verify(methods: list[Method], batches: list[Batch], data: Data, config: Conf
     return wanted
 
 
+def verify_sampled(methods: list[Method], graph: Graph, data: Data, config: Config, device: torch.device) -> list[str]:
+    """As `verify`, with the same batches sampled on the GPU for each method that takes them."""
+    wanted: list[str] = []
+    labels = data.labels.to(device)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for method in methods:
+            torch.manual_seed(config.seed)
+            made = sampled_on_gpu(graph, data, labels, method.source, config, config.verify_batches)
+            trainer, losses = Trainer(data, config, device), []
+            torch.manual_seed(config.seed)
+            for batch, x in made:
+                losses.append(trainer.step(batch, x))
+                assert_bitwise_equal(x.cpu(), data.rows[batch.ids.cpu()])
+            got = [float(loss).hex() for loss in losses]
+            wanted = wanted or got
+            if got != wanted:
+                raise RuntimeError(f"{method.key}: want losses {wanted} as {methods[0].key}, got {got}")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return wanted
+
+
+def measure_sampled(
+    methods: list[Method],
+    graph: Graph,
+    data: Data,
+    config: Config,
+    device: torch.device,
+    results: list[dict[str, Any]],
+) -> None:
+    """Adds to the results, as `with_gpu_sampling_ms`: milliseconds by the clock for an epoch whose batches are sampled
+    on the GPU as they are needed; medians over epochs, in which the methods take turns."""
+    labels = data.labels.to(device)
+    trainers = [Trainer(data, config, device) for _ in methods]
+
+    def epoch_of(method: Method, trainer: Trainer) -> float:
+        def train() -> None:
+            for batch, x in sampled_on_gpu(graph, data, labels, method.source, config, config.batches):
+                trainer.step(batch, x)
+
+        return 1e3 * timed(train, device)[0]
+
+    measures = {
+        method.key: functools.partial(epoch_of, method, trainer)
+        for method, trainer in zip(methods, trainers, strict=True)
+    }
+    times = medians(in_turns(measures, range(config.epochs + 1), warm_up=1))
+    for result in results:
+        if result["method"] in times:
+            result["with_gpu_sampling_ms"] = times[result["method"]]
+
+
 def measure(
     methods: list[Method],
     batches: list[Batch],
@@ -161,6 +253,7 @@ def measure(
             "train_ms": _median_ms(of_method, "train"),
             "fetch_alone_ms": _median_ms(of_method, "alone"),
             "with_sampling_ms": None,
+            "with_gpu_sampling_ms": None,
         }
         if method.lookahead <= 1:  # a lookahead would not have filled up in so few batches
             seconds_live = _live(method, trainer, data, config, device)

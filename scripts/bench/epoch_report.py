@@ -15,20 +15,26 @@ LABELS = {
     "ours": "ours",
     "ours_prefetch": "ours, prefetch",
     "ours_lookahead": "ours, prefetch, lookahead",
-    "on_gpu": "all raw rows on the GPU (bound)",
+    "wholegraph": "WholeGraph, rows in CPU memory",
+    "wholegraph_cached": "WholeGraph with its cache",
+    "on_gpu": "all raw rows on the GPU",
 }
 """By key, in the order of the tables."""
 
-# (what is compared, with what, in which time)
+# (what is compared, with what, in which time of each)
 _RATIOS = {
-    "ours_vs_raw": ("ours_prefetch", "raw", "epoch_ms"),
-    "ours_vs_raw_with_sampling": ("ours_prefetch", "raw", "with_sampling_ms"),
-    "ours_vs_raw_cache": ("ours", "raw_cache", "epoch_ms"),
-    "ours_vs_raw_cache_prefetch": ("ours_prefetch", "raw_cache_prefetch", "epoch_ms"),
-    "ours_vs_raw_cache_fetch_alone": ("ours", "raw_cache", "fetch_alone_ms"),
-    "prefetch_vs_serial": ("ours_prefetch", "ours", "epoch_ms"),
-    "lookahead_vs_prefetch": ("ours_lookahead", "ours_prefetch", "epoch_ms"),
-    "lookahead_vs_serial_fetch_alone": ("ours_lookahead", "ours", "fetch_alone_ms"),
+    "ours_vs_raw": ("ours_prefetch", "raw", "epoch_ms", "epoch_ms"),
+    "ours_vs_raw_with_sampling": ("ours_prefetch", "raw", "with_sampling_ms", "with_sampling_ms"),
+    "ours_vs_raw_cache": ("ours", "raw_cache", "epoch_ms", "epoch_ms"),
+    "ours_vs_raw_cache_prefetch": ("ours_prefetch", "raw_cache_prefetch", "epoch_ms", "epoch_ms"),
+    "ours_vs_raw_cache_fetch_alone": ("ours", "raw_cache", "fetch_alone_ms", "fetch_alone_ms"),
+    "prefetch_vs_serial": ("ours_prefetch", "ours", "epoch_ms", "epoch_ms"),
+    "lookahead_vs_prefetch": ("ours_lookahead", "ours_prefetch", "epoch_ms", "epoch_ms"),
+    "lookahead_vs_serial_fetch_alone": ("ours_lookahead", "ours", "fetch_alone_ms", "fetch_alone_ms"),
+    "gpu_sampling_vs_raw": ("ours", "raw", "with_gpu_sampling_ms", "with_sampling_ms"),
+    "gpu_sampling_vs_raw_cache": ("ours", "raw_cache", "with_gpu_sampling_ms", "with_gpu_sampling_ms"),
+    "gpu_sampling_vs_wholegraph": ("ours", "wholegraph", "with_gpu_sampling_ms", "with_gpu_sampling_ms"),
+    "gpu_sampling_vs_wholegraph_cached": ("ours", "wholegraph_cached", "with_gpu_sampling_ms", "with_gpu_sampling_ms"),
 }
 
 
@@ -36,9 +42,10 @@ def ratios(methods: list[dict[str, Any]]) -> dict[str, float]:
     """How many times as fast the first of each pair is, where both were measured."""
     by_key = {method["method"]: method for method in methods}
     found = {}
-    for name, (ours, other, time) in _RATIOS.items():
-        if ours in by_key and other in by_key:
-            found[name] = by_key[other][time] / by_key[ours][time]
+    for name, (ours, other, time, time_of_other) in _RATIOS.items():
+        mine, theirs = by_key.get(ours, {}).get(time), by_key.get(other, {}).get(time_of_other)
+        if mine is not None and theirs is not None:
+            found[name] = theirs / mine
     return found
 
 
@@ -47,15 +54,27 @@ def text(record: Record) -> str:
 
 
 def table(record: Record) -> str:
-    names = ("method", "fetch + train", "fetch", "train", "fetch share", "fetch alone", "with sampling")
+    names = (
+        "method",
+        "fetch + train",
+        "fetch",
+        "train",
+        "fetch share",
+        "fetch alone",
+        "with sampling",
+        "with sampling on the GPU",
+    )
     lines = []
     for part in record["sets"]:
         for method in part["methods"]:
             times = [f"{method[key]:.1f}" for key in ("epoch_ms", "fetch_ms", "train_ms")]
             share = f"{method['fetch_ms'] / method['epoch_ms']:.0%}"
-            live = "-" if method["with_sampling_ms"] is None else f"{method['with_sampling_ms']:.1f}"
+            live = [
+                "-" if method.get(key) is None else f"{method[key]:.1f}"
+                for key in ("with_sampling_ms", "with_gpu_sampling_ms")
+            ]
             alone = f"{method['fetch_alone_ms']:.1f}"
-            lines.append((part["name"], LABELS[method["method"]], *times, share, alone, live))
+            lines.append((part["name"], LABELS[method["method"]], *times, share, alone, *live))
     return markdown((f"{record['config']['batches']} batches, ms", *names), lines)
 
 
@@ -80,6 +99,12 @@ def summary_lines(record: Record) -> list[str]:
         keys = [key for key in LABELS if any(part["skipped"].get(key) == why for part in record["sets"])]
         lines.append(f"not measured, {why}: {'; '.join(LABELS[key] for key in keys)}")
     if speedups:
+        with_gpu = [
+            part["ratios"]["gpu_sampling_vs_raw"] for part in record["sets"] if "gpu_sampling_vs_raw" in part["ratios"]
+        ]
+        if with_gpu:
+            mean = sum(with_gpu) / len(with_gpu)
+            lines.append(f"mean of gpu_sampling_vs_raw over {len(with_gpu)} feature sets: {mean:.2f}x")
         lines.append(f"mean of ours_vs_raw over {len(speedups)} feature sets: {sum(speedups) / len(speedups):.2f}x")
     return lines
 
@@ -91,6 +116,8 @@ _NAMES = {
     "ours": "ours",
     "ours_prefetch": "ours, prefetch",
     "ours_lookahead": "ours, {} batches ahead",
+    "wholegraph": "WholeGraph",
+    "wholegraph_cached": "WholeGraph, cached",
     "on_gpu": "all raw on the GPU",
 }
 """By key, short ones for the picture; {}: lookahead."""

@@ -79,7 +79,7 @@ class RawCache:
         return self.num_cached * self.row_bytes
 
     def gather(self, ids: torch.Tensor, *, device: Any = None, out: torch.Tensor | None = None) -> torch.Tensor:
-        """ids: int64 [n] on the GPU or in pinned memory, not checked. Enqueued on the current stream."""
+        """ids: int32/int64 [n] on the GPU or in pinned memory, not checked. Enqueued on the current stream."""
         return self._gather(ids, self.blocks, out)
 
     def choose_blocks(self, draw: Callable[[], torch.Tensor]) -> None:
@@ -87,7 +87,7 @@ class RawCache:
         self.blocks = fastest_blocks(self._gather, lambda: draw().to(self.device), _BLOCKS)
 
     def _gather(self, ids: torch.Tensor, blocks: int, out: torch.Tensor | None = None) -> torch.Tensor:
-        ids = ids.to(self.device, non_blocking=True)
+        ids = ids.to(self.device, torch.int64, non_blocking=True)
         places, positions = torch.sort(torch.where(ids < self.num_cached, ids + self._distance, ids))
         if out is None:
             out = torch.empty(len(ids), self.shape[1], dtype=self.dtype, device=self.device)
@@ -102,8 +102,8 @@ class RowsOnGpu:
         self.shape, self.dtype, self._rows = tuple(rows.shape), rows.dtype, rows.to(device)
 
     def gather(self, ids: torch.Tensor, *, device: Any = None, out: torch.Tensor | None = None) -> torch.Tensor:
-        """ids: int64 [n] on the GPU or in pinned memory, not checked. Enqueued on the current stream."""
-        ids = ids.to(self._rows.device, non_blocking=True)
+        """ids: int32/int64 [n] on the GPU or in pinned memory, not checked. Enqueued on the current stream."""
+        ids = ids.to(self._rows.device, torch.int64, non_blocking=True)
         if out is None:
             out = torch.empty(len(ids), self.shape[1], dtype=self.dtype, device=ids.device)
         return copy_rows(self._rows.data_ptr(), ids, out)

@@ -5,15 +5,15 @@ Needs the optional package pylibwholegraph (pip install pylibwholegraph-cu13).
 
 from __future__ import annotations
 
-import os
-import socket
+import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from typing import Any, Literal
 
 import torch
 
+from ibp_gnn.integrations import wholegraph
 from ibp_gnn.testing import assert_bitwise_equal
 
 Gather = Callable[[torch.Tensor], torch.Tensor]
@@ -25,11 +25,9 @@ class Unavailable(Exception):
 
 
 class WholeGraph:
-    """Its library in this process, alone in its group, from the first table until `close`."""
+    """Its tables in this process, which is alone in its group."""
 
     def __init__(self) -> None:
-        self._module: Any = None
-        self._communicator: Any = None
         self._why_not = ""
 
     @contextmanager
@@ -37,46 +35,55 @@ class WholeGraph:
         """rows: [n, d] on the CPU; copied. What it yields takes int32/int64 ids on the current GPU and returns the rows
         there, on the current stream. Raises Unavailable."""
         self._start()
-        table = None
-        try:
+        with ExitStack() as stack:
             try:
-                # "continuous": one process maps all of it, so that one kernel gathers. It orders the ids first if the
-                # table is in CPU memory and its rows have at most 512 bytes (wholememory_ops/gather_op.cpp).
-                table = self._module.create_wholememory_tensor(
-                    self._communicator, "continuous", where, list(rows.shape), rows.dtype, None
-                )
-                _fill(table, rows, where)
+                # One process maps all of it, so that one kernel gathers. It orders the ids first if the table is in CPU
+                # memory and its rows have at most 512 bytes (wholememory_ops/gather_op.cpp).
+                table = stack.enter_context(wholegraph.SharedTensor(list(rows.shape), rows.dtype, location=where))
+                table.fill(rows)
+                _probe(table.tensor.gather, rows)
             except Exception as error:  # it raises a bare Exception for unknown errors
                 raise Unavailable(f"WholeGraph made no table: {type(error).__name__}: {error}") from error
-            yield table.gather
-        finally:
-            if table is not None:
-                torch.cuda.synchronize()
-                self._module.destroy_wholememory_tensor(table)
+            yield table.tensor.gather
 
-    def _start(self) -> None:
-        if self._communicator is None and not self._why_not:
-            threads = torch.get_num_threads()
+    @contextmanager
+    def cached_table(self, rows: torch.Tensor, cache_share: float) -> Iterator[Gather]:
+        """As `table`, in CPU memory, with its own cache in GPU memory of this share of the rows: it keeps what was read
+        often lately. Raises Unavailable."""
+        module = self._start()
+        table = policy = None
+        try:
             try:
-                import pylibwholegraph.torch as module
+                policy = module.create_builtin_cache_policy(
+                    "local_device", "continuous", "cpu", "readonly", cache_share
+                )
+                table = module.create_embedding(
+                    wholegraph.of_machine(), "continuous", "cpu", rows.dtype, list(rows.shape), cache_policy=policy
+                )
+                view, _ = table.get_embedding_tensor().get_local_tensor(host_view=True)
+                view.copy_(rows)
+                gather = functools.partial(table.gather, is_training=False)
+                _probe(gather, rows)
+            except Exception as error:
+                raise Unavailable(f"WholeGraph made no cached table: {type(error).__name__}: {error}") from error
+            yield gather
+        finally:
+            torch.cuda.synchronize()
+            if table is not None:
+                module.destroy_embedding(table)
+            if policy is not None:
+                module.destroy_wholememory_cache_policy(policy)
 
-                os.environ.setdefault("MASTER_ADDR", "localhost")
-                os.environ.setdefault("MASTER_PORT", str(_free_port()))
-                module.init_torch_env(0, 1, torch.cuda.current_device(), 1, "warn")
-                self._module, self._communicator = module, module.get_global_communicator()
+    def _start(self) -> Any:
+        if not self._why_not:
+            try:
+                wholegraph.of_machine()
+                return wholegraph.library()
             except ImportError as error:
-                self._why_not = f"pylibwholegraph is not installed ({error})"
+                self._why_not = str(error)
             except Exception as error:  # what keeps an optional peer from starting must not end the benchmark
                 self._why_not = f"WholeGraph does not start: {type(error).__name__}: {error}"
-            finally:
-                torch.set_num_threads(threads)  # it leaves 1
-        if self._why_not:
-            raise Unavailable(self._why_not)
-
-    def close(self) -> None:
-        if self._communicator is not None:
-            self._communicator = None
-            self._module.finalize()  # ends its communicator and torch's process group
+        raise Unavailable(self._why_not)
 
 
 def version() -> str | None:
@@ -86,14 +93,6 @@ def version() -> str | None:
     return None
 
 
-def _fill(table: Any, rows: torch.Tensor, where: Literal["cpu", "cuda"]) -> None:
-    view, _ = table.get_local_tensor(host_view=where == "cpu")  # of a single process: all rows
-    view.copy_(rows)
+def _probe(gather: Gather, rows: torch.Tensor) -> None:
     ids = torch.arange(min(len(rows), _PROBED_ROWS), device="cuda")
-    assert_bitwise_equal(table.gather(ids), rows[: len(ids)])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
+    assert_bitwise_equal(gather(ids), rows[: len(ids)])

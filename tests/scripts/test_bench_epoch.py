@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ TINY = [
 ]
 ON_CPU = ["raw", "ours", "ours_prefetch", "ours_lookahead"]
 pytest.importorskip("dgl")
-ALL = ["raw", "raw_cache", "raw_cache_prefetch", "ours", "ours_prefetch", "ours_lookahead", "on_gpu"]
+WHOLEGRAPH = ["wholegraph", "wholegraph_cached"]
+ALL = ["raw", "raw_cache", "raw_cache_prefetch", "ours", "ours_prefetch", "ours_lookahead", *WHOLEGRAPH, "on_gpu"]
 
 
 def run(part: Any, folder: Path, device: str) -> dict[str, Any]:
@@ -73,8 +75,12 @@ def test_on_the_cpu(part: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.cuda
 def test_on_a_gpu(part: Any, tmp_path: Path) -> None:
     record = run(part, tmp_path, "cuda")
-    check(record, ALL)
+    has_wholegraph = importlib.util.find_spec("pylibwholegraph") is not None
+    check(record, [key for key in ALL if has_wholegraph or key not in WHOLEGRAPH])
     for one in record["sets"]:
+        assert ("losses_equal" in one["gpu_sampling"]) == has_wholegraph
+        with_gpu = {method["method"] for method in one["methods"] if method["with_gpu_sampling_ms"]}
+        assert with_gpu == ({"raw_cache", "ours", "on_gpu", *WHOLEGRAPH} if has_wholegraph else set())
         assert set(one["caches"]) == {"raw_cache", "ours"}
         for cache in one["caches"].values():
             assert 0 < cache["bytes"] <= 0.2 * one["raw_bytes"] and 0 < cache["hit_rate"] < 1

@@ -23,9 +23,7 @@ def test_batches_are_the_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     data = dataset()
     config = load(TrainingConfig, None, [*SMALL, "train.fanouts=[-1, -1]", "train.batch_size=40"]).train
     features = FeaturesByType({"paper": RawFeatures(data.features["paper"])})
-    steps = list(
-        HeteroDGLLoop(data, features, config, CPU, "csc").steps(data.val_ids, mark=lambda p: None)
-    )
+    steps = list(HeteroDGLLoop(data, features, config, CPU, "csc").steps(data.val_ids, mark=lambda p: None))
     assert [len(step.labels) for step in steps] == [40, 10]
     step = steps[0]
     torch.testing.assert_close(step.labels, data.labels[100:140])

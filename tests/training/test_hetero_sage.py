@@ -12,6 +12,7 @@ if importlib.util.find_spec("dgl") is None:
 
 from hetero_cases import BACK, CITES, CPU, WRITES, dataset
 
+from ibp_gnn.integrations.csc_block import CscBlock
 from ibp_gnn.training.hetero_sage import (
     HeteroBlock,
     HeteroGraphSAGE,
@@ -19,7 +20,6 @@ from ibp_gnn.training.hetero_sage import (
     InputNorm,
     to_hetero_csc,
 )
-from ibp_gnn.training.sage import CscBlock
 
 
 def test_conv_is_the_sum_over_relations() -> None:

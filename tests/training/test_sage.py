@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from ibp_gnn.integrations.csc_block import CscBlock
 from ibp_gnn.integrations.dgl_compat import import_dgl
-from ibp_gnn.training.sage import CscBlock, CscSageConv, GraphSAGE, choose_aggregation, mean_of_neighbors, to_csc
+from ibp_gnn.training.sage import CscSageConv, GraphSAGE, choose_aggregation, mean_of_neighbors, to_csc
 
 CPU = torch.device("cpu")
 # The two aggregations add in different orders; nothing else may differ.
