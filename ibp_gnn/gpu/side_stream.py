@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 
@@ -17,9 +18,9 @@ class SideStream:
     """The stream of one GPU for samples and fetches, in step with the stream that is current when its methods are
     called."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, purpose: Literal["fetch", "sample"] = "fetch") -> None:
         self._device = device
-        self.stream = _stream_for(device)
+        self.stream = _stream_for(device, purpose)
         self._steps: deque[torch.cuda.Event] = deque()
         # What the source keeps on the GPU may be in the making there.
         self.stream.wait_stream(torch.cuda.current_stream(device))
@@ -50,6 +51,9 @@ class SideStream:
 
 
 @functools.cache
-def _stream_for(device: torch.device) -> torch.cuda.Stream:
-    """One for all who make something ahead: torch keeps the memory freed on each stream for that stream."""
-    return torch.cuda.Stream(device)
+def _stream_for(device: torch.device, purpose: str) -> torch.cuda.Stream:
+    """One for all who have this purpose: torch keeps the memory freed on each stream for that stream.
+
+    Samples go first: many short kernels, and a host that waits for them.
+    """
+    return torch.cuda.Stream(device, priority=-1 if purpose == "sample" else 0)

@@ -97,23 +97,18 @@ class NeighborLoader:
         ids, device = self._ids, self._graph.device
         if self._shuffle:
             ids = ids[torch.randperm(len(ids), device="cpu").to(device)]
-        side = SideStream(device)
+        # Apart, so that the host, which waits for the sampler, does not wait for the fetch before it as well.
+        sampling, fetching = SideStream(device, "sample"), SideStream(device, "fetch")
         for number in range(len(self)):
-            side.pace()
-            with torch.cuda.stream(side.stream):
-                batch = self._make(ids[number * self._batch_size :][: self._batch_size])
-            side.hand_over(_tensors_of(batch))
-            yield batch
-
-    def _make(self, seeds: torch.Tensor) -> Batch:
-        nodes, blocks = self._graph.sample_checked(seeds, self._fanouts)
-        x = None if self._features is None else self._features.gather(nodes, device=self._graph.device)
-        return Batch(nodes, seeds, blocks, x)
-
-
-def _tensors_of(batch: Batch) -> Iterator[torch.Tensor]:
-    yield batch.input_nodes
-    for block in batch.blocks:
-        yield from block
-    if batch.x is not None:
-        yield batch.x
+            seeds = ids[number * self._batch_size :][: self._batch_size]
+            sampling.pace()
+            with torch.cuda.stream(sampling.stream):
+                nodes, blocks = self._graph.sample_checked(seeds, self._fanouts)
+            x = None
+            if self._features is not None:
+                with torch.cuda.stream(fetching.stream):
+                    sampling.hand_over([nodes])
+                    x = self._features.gather(nodes, device=device)
+                fetching.hand_over([x])
+            sampling.hand_over([nodes, *(part for block in blocks for part in block)])
+            yield Batch(nodes, seeds, blocks, x)
