@@ -52,14 +52,27 @@ PUBLIC = [
     "pyg.NeighborSampler",
     "wholegraph.Batch",
     "wholegraph.CscBlock",
+    "wholegraph.DistributedFeatureStore",
     "wholegraph.Graph",
     "wholegraph.NeighborLoader",
     "wholegraph.Sampled",
+    "wholegraph.ShardedGPUCache",
+    "wholegraph.Split",
+    "wholegraph.Tiers",
 ]
 # What a store and its caches ask of each other.
 INTERNAL = {
-    "CompressedFeatureStore": {"gather_on", "mapped_rows", "add_cache", "remove_cache", "to_slots"},
+    "CompressedFeatureStore": {
+        "gather_on",
+        "mapped_rows",
+        "add_cache",
+        "remove_cache",
+        "to_slots",
+        "copy_of",
+        "overflows",
+    },
     "Graph": {"sample_checked"},
+    "ShardedGPUCache": {"prepare_update", "prepare_move", "release"},
     "CompressedGPUCache": {"prepare_update", "prepare_move", "commit_update", "release"},
 }
 

@@ -19,6 +19,7 @@ LAYERS = [
     {"codec"},
     {"store"},
     {"gpu"},
+    {"distributed"},
     {"integrations", "testing"},
     {"graphbolt", "hotness", "pyg", "wholegraph"},  # public modules
     {"datasets"},

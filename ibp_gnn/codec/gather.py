@@ -89,16 +89,18 @@ _ID_DTYPES = (torch.int32, torch.int64)
 
 
 class GpuGather:
-    """Gathers rows of `store`, and of `cache` where they are cached, to `device`.
+    """Gathers rows of `store`, and of `cache` and `shared` where they are cached, to `device`.
 
     All that the kernel reads and writes is kept alive, by this object and then by its plan: a plan that is dropped
     first waits for the gathers that were launched, on whatever stream. (Not for graphs that are replayed later: they
     are captured with the memory as it is, and their owner keeps it.)
 
     place: int32 [num_rows] on the device: where the row of each id lies; None: the id itself. Places below the number
-    of cached rows are slots of the cache, others are slots of the store after taking store_offset away (0 where the
-    cache is a prefix of the store, else the number of cached rows).
+    of cached rows are slots of the cache, those behind it of `shared`, others are slots of the store after taking
+    store_offset away (0 where the cache is a prefix of the store, else the number of cached and shared rows).
+    shared: a cache in the memory of several GPUs, which this one reads.
     lead_bytes: how much of a slot to fetch at first; a hint.
+    num_rows: ids are below; None: the rows of `store`.
     """
 
     def __init__(
@@ -109,19 +111,23 @@ class GpuGather:
         *,
         lead_bytes: int,
         cache: CompressedRows | None = None,
+        shared: MappedRows | None = None,
         place: torch.Tensor | None = None,
         store_offset: int = 0,
+        num_rows: int | None = None,
     ) -> None:
         self._native = _native.cuda()  # first: says how to get it where it is missing
-        self.form, self.device, self.num_rows = form, device, store.rows.num_rows
+        self.form, self.device = form, device
+        self.num_rows = store.rows.num_rows if num_rows is None else num_rows
         with torch.cuda.device(device):
             self._counters = torch.zeros(self._native.NUM_COUNTERS, dtype=torch.int64, device=device)
             # What the kernel writes of errors and counters, the host reads without waiting.
-            misses = 1.0 if cache is None or cache.num_rows < self.num_rows else 0.0
+            cached = sum(rows.num_rows for rows in (cache, shared.rows if shared else None) if rows is not None)
+            misses = 1.0 if cached < self.num_rows else 0.0
             self._report = self._native.GatherReport(misses_at_first=misses)
         self._touched: torch.Tensor | None = None
         self._num_places = self.num_rows + store_offset
-        self._reads = _Reads(store, cache, place, store_offset, lead_bytes)
+        self._reads = _Reads(store, cache, shared, place, store_offset, lead_bytes)
         self._plan = self.planned(self._reads)
         # The counters are zeros for every stream.
         torch.cuda.current_stream(device).synchronize()
@@ -132,6 +138,9 @@ class GpuGather:
         if reads.cache is not None:
             num_cached = reads.cache.num_rows
             segments.append(MappedRows.on_device(reads.cache).segment(first_place=0, origin=0, hits=True))
+        if reads.shared is not None:
+            segments.append(reads.shared.segment(first_place=num_cached, origin=num_cached, hits=True))
+            num_cached += reads.shared.rows.num_rows
         segments.append(reads.store.segment(first_place=num_cached, origin=reads.store_offset, hits=False))
         slot_bytes = reads.store.rows.slot_bytes
         return _native.cuda().make_gather_plan(
@@ -154,6 +163,11 @@ class GpuGather:
         """What gathers read after `Remap.commit`, of the same rows in the same places. Changes nothing."""
         reads = self._reads._replace(store=store, lead_bytes=lead_bytes, cache=cache)
         return Remap(self, reads, self.planned(reads))
+
+    @property
+    def shared_rows(self) -> CompressedRows | None:
+        """Those of `shared`."""
+        return None if self._reads.shared is None else self._reads.shared.rows
 
     @property
     def plan(self) -> Any:
@@ -250,6 +264,7 @@ class _Reads(NamedTuple):
 
     store: MappedRows
     cache: CompressedRows | None
+    shared: MappedRows | None
     place: torch.Tensor | None
     store_offset: int
     lead_bytes: int

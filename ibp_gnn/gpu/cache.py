@@ -64,12 +64,12 @@ class CompressedGPUCache:
             raise ValueError(f"device: want cuda, got {self.device}")
         self._capacity = capacity
         self._is_prefix = hotness is None and hot_ids is None
-        order = _hot_order(store, hotness, hot_ids)
+        order = hot_order(store, hotness, hot_ids)
         with store.lock:  # what is counted, copied and mapped here is the same rows
             limit, most_rows = parse_capacity(
                 capacity, num_rows=len(store), store_bytes=store.nbytes, device=self.device
             )
-            num_cached = _rows_that_fit(store, order[:most_rows], limit, capacity, self._fixed_bytes())
+            num_cached = rows_that_fit(store, order[:most_rows], limit, capacity, self._fixed_bytes())
             writer = RowWriter(store.rows.select(store.to_slots(order[:num_cached]), self.device))
             place = self._places(order[:num_cached])
             mapped = store.mapped_rows(self.device)
@@ -82,7 +82,7 @@ class CompressedGPUCache:
                 place=place,
                 store_offset=0 if self._is_prefix else num_cached,
             )
-            self._parts: _Parts | None = _Parts(writer, gather, mapped.bitmask, place)
+            self._parts: Parts | None = Parts(writer, gather, mapped.bitmask, place)
             store.add_cache(self)
 
     def _places(self, cached: torch.Tensor) -> torch.Tensor | None:
@@ -225,7 +225,7 @@ class CompressedGPUCache:
         )
 
     @property
-    def _open(self) -> _Parts:
+    def _open(self) -> Parts:
         if self._parts is None:
             raise ValueError("this CompressedGPUCache is closed")
         return self._parts
@@ -301,7 +301,7 @@ class CompressedGPUCache:
         )
 
 
-class _Parts(NamedTuple):
+class Parts(NamedTuple):
     """What an open cache holds on its GPU."""
 
     writer: RowWriter  # of the cached rows
@@ -310,7 +310,7 @@ class _Parts(NamedTuple):
     place: torch.Tensor | None
 
 
-def _hot_order(
+def hot_order(
     store: CompressedFeatureStore, hotness: torch.Tensor | None, hot_ids: torch.Tensor | None
 ) -> torch.Tensor:
     """int64 ids on the CPU, hottest first."""
@@ -347,7 +347,7 @@ def bytes_of_first(store: CompressedFeatureStore, order: torch.Tensor) -> torch.
     return empty + torch.cumsum(bytes_of_each(store, order), 0) + (count + 31) // 32 * 4
 
 
-def _rows_that_fit(
+def rows_that_fit(
     store: CompressedFeatureStore, order: torch.Tensor, limit: int | None, capacity: int | float | str, fixed: int
 ) -> int:
     """How many rows from the front of `order` take at most `limit` bytes, all that the cache holds counted."""

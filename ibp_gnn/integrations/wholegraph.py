@@ -43,6 +43,12 @@ def of_machine() -> Any:
     return _start().get_local_node_communicator()
 
 
+def peers_are_readable() -> bool:
+    """A collective call. Whether the GPUs of this machine read each other's memory."""
+    readable: bool = of_machine().support_type_location("continuous", "cuda")
+    return readable
+
+
 @functools.cache
 def of_all() -> Any:
     """A collective call. The communicator of all processes."""

@@ -420,6 +420,21 @@ class CompressedFeatureStore:
             check_ids_on_cpu(ids, self._held.num_rows)
             self._held_file.check_slots(self.to_slots(ids))
 
+    def copy_of(self, ids: torch.Tensor, *, first_overflow: int = 0) -> CompressedRows:
+        """For what holds rows of its own: a copy of these, compressed. ids: int64 [n] on the CPU. first_overflow:
+        overflow rows are numbered from it on. Of a mapped file what they lie in is read and checked. Raises IndexError
+        and FormatError."""
+        with self.lock:
+            check_ids_on_cpu(ids, len(self))
+            self._check_file_rows(ids)
+            return self._held.select(self.to_slots(ids), first_overflow=first_overflow)
+
+    def overflows(self, ids: torch.Tensor) -> torch.Tensor:
+        """For what holds rows of its own: which of these lie in the overflow area. ids: int64 [n] on the CPU, in range.
+        Returns bool [n], not checked where they lie in a mapped file."""
+        with self.lock:
+            return self._held.overflows(self.to_slots(ids))
+
     def gather_on(self, device: torch.device) -> GpuGather:
         """The kernel's plan for a device, over the page-locked rows. Call it with `lock` held."""
         on_gpu = self._on_gpus.get(device)

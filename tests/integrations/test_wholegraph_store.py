@@ -1,0 +1,76 @@
+"""DistributedFeatureStore: the bits of the rows, whoever has them. One process here."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ibp_gnn import CompressedFeatureStore, FormatError
+from ibp_gnn.testing import assert_bitwise_equal, special_rows
+from ibp_gnn.wholegraph import DistributedFeatureStore
+
+ROWS, WIDTH = 3000, 30
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(importlib.util.find_spec("pylibwholegraph") is None, reason="WholeGraph is not installed"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+def store_of(dtype: torch.dtype, **options: Any) -> tuple[torch.Tensor, CompressedFeatureStore]:
+    rows = special_rows(dtype, WIDTH, "outliers", ROWS)
+    rows[::7] = special_rows(dtype, WIDTH, "random_bits", len(rows[::7]))  # they overflow
+    return rows, CompressedFeatureStore.build(rows, progress=False, **options)
+
+
+@pytest.mark.parametrize("location", ["cpu", "cuda"])
+@pytest.mark.parametrize("layout", ["compact", "inplace"])
+@pytest.mark.parametrize("cache", [None, "400 rows", "3000 rows"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8], ids=str)
+def test_bits(location: Any, layout: str, cache: Any, dtype: torch.dtype) -> None:
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
+    rows, store = store_of(dtype, layout=layout, order=order)
+    ids = torch.randint(0, ROWS, (5000,), generator=torch.Generator().manual_seed(3))
+    with DistributedFeatureStore(store, location=location, cache=cache) as distributed:
+        store.close()
+        assert_bitwise_equal(distributed.gather(ids, device="cuda").cpu(), rows[ids])
+        assert_bitwise_equal(distributed.gather(ids.int().cuda()).cpu(), rows[ids])
+        assert_bitwise_equal(distributed.gather(ids), rows[ids])
+        assert distributed.gather(ids[:0], device="cuda").shape == (0, WIDTH)
+        assert_bitwise_equal(distributed.gather_async(ids.cuda()).wait().cpu(), rows[ids])
+        stats = distributed.stats()
+        assert stats.hits + stats.misses == 4 * len(ids)
+        assert (stats.hits > 0) == (cache is not None) and (stats.misses > 0) == (cache != "3000 rows")
+
+
+def test_from_a_file(tmp_path: Path) -> None:
+    rows, store = store_of(torch.float32)
+    path = tmp_path / "features.ibp"
+    store.save(path)
+    with DistributedFeatureStore.load(path, location="cuda", cache="50 rows") as distributed:
+        assert_bitwise_equal(distributed.gather(torch.arange(ROWS), device="cuda").cpu(), rows)
+    broken = bytearray(path.read_bytes())
+    broken[len(broken) // 2] ^= 1
+    path.write_bytes(broken)
+    with pytest.raises(FormatError):
+        DistributedFeatureStore.load(path)
+
+
+def test_bad_input() -> None:
+    rows, store = store_of(torch.float32)
+    with store:
+        with pytest.raises(ValueError, match="location: want cuda or cpu, got 'disk'"):
+            DistributedFeatureStore(store, location="disk")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="cache: want a capacity"):
+            DistributedFeatureStore(store, hotness=torch.ones(ROWS))
+        with DistributedFeatureStore(store) as distributed:
+            for ids in (torch.tensor([1, 3000]), torch.tensor([1, 3000]).cuda()):
+                with pytest.raises(IndexError, match="got 3000 at position 1"):
+                    distributed.gather(ids, device="cuda")
+            assert_bitwise_equal(distributed.gather(torch.tensor([5]), device="cuda").cpu(), rows[5:6])
+        with pytest.raises(ValueError, match="closed"):
+            distributed.gather(torch.tensor([5]))
