@@ -195,11 +195,14 @@ def _append(nodes: torch.Tensor, neighbors: torch.Tensor) -> tuple[torch.Tensor,
     """
     from pylibwholegraph.torch import graph_ops
 
-    found, positions = graph_ops.append_unique(nodes, neighbors, need_neighbor_raw_to_unique=True)
-    count, new = len(nodes), found[len(nodes) :]
-    in_order, order = torch.sort(new)
-    new_position = torch.empty(len(found), dtype=torch.int32, device=found.device)
-    torch.arange(count, out=new_position[:count])
-    rest = torch.arange(count, len(found), dtype=torch.int32, device=found.device)
-    new_position.index_copy_(0, order + count, rest)
-    return torch.cat([nodes, in_order]), new_position.index_select(0, positions)
+    return renumber(len(nodes), *graph_ops.append_unique(nodes, neighbors, need_neighbor_raw_to_unique=True))
+
+
+def renumber(count: int, found: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """found: [n] distinct ids, of which the first `count` stay where they are, and the others are sorted; positions:
+    int32 [m], into these. Returns both as they are then. Host time counts here: few operations."""
+    in_order, order = torch.sort(found[count:])
+    numbers = torch.arange(len(found), dtype=torch.int32, device=found.device)
+    moved = numbers.clone()
+    moved[count:].scatter_(0, order, numbers[count:])
+    return torch.cat([found[:count], in_order]), moved.index_select(0, positions)

@@ -110,7 +110,7 @@ class DistributedFeatureStore:
         raw: list[torch.Tensor] = []
         for ids in own.split(_ROWS_AT_ONCE):
             rows = store.copy_of(ids, first_overflow=first_overflow + sum(map(len, raw)))
-            is_raw = rows.overflows().to(torch.uint8).unsqueeze(1)
+            is_raw = (~rows.is_compressed()).to(torch.uint8).unsqueeze(1)
             records.write(int(ids[0]), torch.cat([rows.slot_matrix(), is_raw], 1))
             raw.append(rows.overflow_matrix())
         records.barrier()

@@ -157,14 +157,19 @@ def gpu_graph(data: Data) -> Graph:
     return Graph(indptr, indices)
 
 
-def sampled_on_gpu(
-    graph: Graph, data: Data, labels: torch.Tensor, source: RowSource, config: Config, count: int
-) -> Iterator[tuple[Batch, torch.Tensor]]:
-    """`count` batches of random training nodes with their features, the same for the same seed of torch. labels: those
-    of `data`, on the GPU."""
-    seeds = data.train_ids[torch.randperm(len(data.train_ids))][: count * config.batch_size]
-    for made in NeighborLoader(graph, seeds, config.fanouts, batch_size=config.batch_size, features=source):
-        yield Batch(made.input_nodes, labels[made.output_nodes], made.blocks), made.x
+class SampledOnGpu:
+    """Epochs of batches with their features, sampled on the GPU; the same for the same seed of torch."""
+
+    def __init__(self, graph: Graph, data: Data, source: RowSource, config: Config, device: torch.device) -> None:
+        ids = data.train_ids[: config.batches * config.batch_size]
+        self._loader = NeighborLoader(
+            graph, ids, config.fanouts, batch_size=config.batch_size, features=source, shuffle=True
+        )
+        self._labels = data.labels.to(device)
+
+    def batches(self) -> Iterator[tuple[Batch, torch.Tensor]]:
+        for made in self._loader:
+            yield Batch(made.input_nodes, self._labels[made.output_nodes], made.blocks), made.x
 
 
 def _seeds(train_ids: torch.Tensor, size: int) -> Iterator[torch.Tensor]:

@@ -20,7 +20,7 @@ from ibp_gnn.training.sage import GraphSAGE, copy_async
 from ibp_gnn.training.timing import PhaseTimer
 from ibp_gnn.wholegraph import Graph
 
-from .epoch_data import Batch, Config, Data, live_batches, sampled_on_gpu
+from .epoch_data import Batch, Config, Data, SampledOnGpu, live_batches
 from .timing import in_turns, medians, timed
 from .uncompressed import RawCache, RowsOnGpu, registered
 from .wholegraph import Gather, Unavailable, WholeGraph
@@ -167,15 +167,13 @@ def verify(methods: list[Method], batches: list[Batch], data: Data, config: Conf
 def verify_sampled(methods: list[Method], graph: Graph, data: Data, config: Config, device: torch.device) -> list[str]:
     """As `verify`, with the same batches sampled on the GPU for each method that takes them."""
     wanted: list[str] = []
-    labels = data.labels.to(device)
     torch.use_deterministic_algorithms(True)
     try:
         for method in methods:
-            torch.manual_seed(config.seed)
-            made = sampled_on_gpu(graph, data, labels, method.source, config, config.verify_batches)
+            made = SampledOnGpu(graph, data, method.source, config, device).batches()
             trainer, losses = Trainer(data, config, device), []
             torch.manual_seed(config.seed)
-            for batch, x in made:
+            for batch, x in itertools.islice(made, config.verify_batches):
                 losses.append(trainer.step(batch, x))
                 assert_bitwise_equal(x.cpu(), data.rows[batch.ids.cpu()])
             got = [float(loss).hex() for loss in losses]
@@ -197,19 +195,19 @@ def measure_sampled(
 ) -> None:
     """Adds to the results, as `with_gpu_sampling_ms`: milliseconds by the clock for an epoch whose batches are sampled
     on the GPU as they are needed; medians over epochs, in which the methods take turns."""
-    labels = data.labels.to(device)
-    trainers = [Trainer(data, config, device) for _ in methods]
 
-    def epoch_of(method: Method, trainer: Trainer) -> float:
+    def epoch_of(made: SampledOnGpu, trainer: Trainer) -> float:
         def train() -> None:
-            for batch, x in sampled_on_gpu(graph, data, labels, method.source, config, config.batches):
+            for batch, x in made.batches():
                 trainer.step(batch, x)
 
         return 1e3 * timed(train, device)[0]
 
     measures = {
-        method.key: functools.partial(epoch_of, method, trainer)
-        for method, trainer in zip(methods, trainers, strict=True)
+        method.key: functools.partial(
+            epoch_of, SampledOnGpu(graph, data, method.source, config, device), Trainer(data, config, device)
+        )
+        for method in methods
     }
     times = medians(in_turns(measures, range(config.epochs + 1), warm_up=1))
     for result in results:

@@ -14,6 +14,7 @@ import torch
 
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache
 from ibp_gnn.config import ConfigError, load
+from ibp_gnn.integrations.wholegraph_graph import renumber
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
 from ibp_gnn.training.config import TrainingConfig
 from ibp_gnn.training.loop import run
@@ -47,6 +48,16 @@ def graph() -> Iterator[Graph]:
 def test_without_wholegraph_the_error_says_how_to_get_it() -> None:
     with pytest.raises(ImportError, match="pip install pylibwholegraph-cu1"):
         Graph.from_edges(*edges(), NODES)
+
+
+def test_renumber_sorts_what_is_new() -> None:
+    found = torch.tensor([9, 4, 30, 2, 17], dtype=torch.int32)
+    positions = torch.tensor([2, 0, 3, 4, 1, 2], dtype=torch.int32)
+    nodes, moved = renumber(2, found, positions)
+    assert nodes.tolist() == [9, 4, 2, 17, 30] and nodes.dtype == torch.int32
+    assert torch.equal(nodes[moved.long()], found[positions.long()])
+    nodes, moved = renumber(5, found, positions)
+    assert torch.equal(nodes, found) and torch.equal(moved, positions)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
