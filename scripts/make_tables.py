@@ -65,20 +65,25 @@ def does_it_pay(sizes: Record) -> list[str]:
 
 
 def sampling_sentence(epoch: Record) -> list[str]:
-    """README's sentence on epochs with DGL's sampling."""
-    sampling, ours, ratios = [], [], []
+    """README's sentence on epochs with DGL's sampling, and with sampling on the GPU."""
+    sampling, ours, ratios, on_gpu, plain = [], [], [], [], []
     for one in epoch["sets"]:
         times = {method["method"]: method for method in one["methods"]}
         sampling.append(one["sampling_ms"])
         ours.append(times["ours_prefetch"]["epoch_ms"])
         ratios.append(times["raw_cache_prefetch"]["with_sampling_ms"] / times["ours_prefetch"]["with_sampling_ms"])
+        on_gpu.append(one["ratios"]["gpu_sampling_vs_raw_cache"])
+        plain.append(one["ratios"]["gpu_sampling_vs_raw"])
     sentence = (
         f"- DGL's wheels sample on the CPU. That takes {min(sampling):.0f} to {max(sampling):.0f} ms an epoch in our "
         f"benchmark, where fetching and training take {min(ours):.0f} to {max(ours):.0f} ms. **With this sampling "
         f"included, the compressed cache is {min(ratios):.2f} to {max(ratios):.2f} times as fast as an uncompressed "
-        "cache of equal bytes.** The sampler hides what compression saves."
+        "cache of equal bytes.** The sampler hides what compression saves. Sampling on the GPU ([`loop: "
+        f"wholegraph`](docs/training.md#sampling-on-the-gpu)) is {min(plain):.1f} to {max(plain):.1f} times as fast as "
+        f"the plain DGL loop, and {min(on_gpu):.2f} to {max(on_gpu):.2f} times as fast as the same with an "
+        "uncompressed cache."
     )
-    return textwrap.wrap(sentence, 125, subsequent_indent="  ")
+    return textwrap.wrap(sentence, 125, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def codec_sizes(sizes: Record) -> list[str]:
@@ -242,6 +247,25 @@ def epoch_ratios(record: Record) -> list[str]:
     return _table(["features", *shown.values()], rows)
 
 
+def epoch_gpu_sampling(record: Record) -> list[str]:
+    rows = []
+    for one in record["sets"]:
+        times = {method["method"]: method for method in one["methods"]}
+        shown = ("wholegraph", "wholegraph_cached", "raw_cache", "ours", "on_gpu")
+        rows.append(
+            [
+                one["name"],
+                f"{times['raw']['with_sampling_ms']:.0f}",
+                *(f"{times[key]['with_gpu_sampling_ms']:.0f}" for key in shown),
+                f"{one['ratios']['gpu_sampling_vs_raw']:.1f}x",
+                f"{one['ratios']['gpu_sampling_vs_raw_cache']:.2f}x",
+                f"{one['ratios']['gpu_sampling_vs_wholegraph_cached']:.2f}x",
+            ]
+        )
+    head = ["features", "plain DGL loop", "WholeGraph", "WholeGraph, its cache", "raw cache", "compressed cache"]
+    return _table([*head, "all raw rows on the GPU", "to the plain loop", "to the raw cache", "to WholeGraph's"], rows)
+
+
 def epoch_sampling(record: Record) -> list[str]:
     rows = []
     for one in record["sets"]:
@@ -339,6 +363,7 @@ REGIONS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
     "epoch": ("epoch", epoch),
     "epoch_ratios": ("epoch", epoch_ratios),
     "epoch_sampling": ("epoch", epoch_sampling),
+    "epoch_gpu_sampling": ("epoch", epoch_gpu_sampling),
     "cache_rows": ("cache_hit", cache_rows),
     "cache_policies": ("cache_hit", cache_policies),
     "versions": ("versions", versions),

@@ -35,6 +35,9 @@ needs_graphbolt = pytest.mark.skipif(
     not (HAS_DGL and graphbolt_is_native()), reason="GraphBolt's native library needs torch 2.0.0 to 2.2.1"
 )
 needs_pyg = pytest.mark.skipif(importlib.util.find_spec("torch_geometric") is None, reason="PyG is not installed")
+needs_wholegraph = pytest.mark.skipif(
+    importlib.util.find_spec("pylibwholegraph") is None, reason="WholeGraph is not installed"
+)
 needs_gpu = pytest.mark.cuda
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*multi-threaded, use of fork.*:DeprecationWarning",
@@ -87,15 +90,8 @@ def graphbolt_names(folder: Path) -> Names:
     return {"path": str(folder)}
 
 
-def graphbolt_dataset(folder: Path) -> Names:
-    from dgl import graphbolt as gb
-
-    dataset = gb.OnDiskDataset(**graphbolt_names(folder)).load()
-    return {"ibp_gnn": ibp_gnn, "gb": gb, "dataset": dataset}
-
-
 def check_graphbolt(names: Names) -> None:
-    batch = names["batch"] if "batch" in names else next(iter(names["loader"]))
+    batch = names["batch"]
     assert_bitwise_equal(batch.node_features["feat"], features()[batch.input_nodes])
     assert isinstance(names["features"]["node", None, "feat"], ibp_gnn.graphbolt.CompressedFeature)
 
@@ -242,9 +238,19 @@ class Example:
     marks: tuple[Any, ...] = ()
 
 
+def wholegraph_names(folder: Path) -> Names:
+    src, dst = edges()
+    cache = ibp_gnn.CompressedGPUCache(store(), "1000 rows")
+    return {"ibp_gnn": ibp_gnn, "src": src, "dst": dst, "num_nodes": NUM_NODES, "train_ids": TRAIN_IDS, "cache": cache}
+
+
+def check_wholegraph(names: Names) -> None:
+    assert_bitwise_equal(names["x"].cpu(), features()[names["batch"].input_nodes.long().cpu()])
+    assert names["edge_index"].shape[0] == 2 and int(names["edge_index"].max()) < len(names["x"])
+
+
 EXAMPLES = {
     "readme-dgl": Example(dgl_names, check_dgl_loop, (needs_dgl,)),
-    "readme-graphbolt": Example(graphbolt_dataset, check_graphbolt, (needs_graphbolt,)),
     "readme-pyg": Example(pyg_imported, check_pyg, (needs_pyg,)),
     "readme-gpu": Example(gpu_names, check_gpu, (needs_gpu, needs_dgl)),
     "readme-file": Example(file_names, check_file),
@@ -256,6 +262,7 @@ EXAMPLES = {
     "gpu-hotness": Example(hotness_names, check_hotness),
     "gpu-order": Example(order_names, check_order),
     "gpu-budget": Example(budget_names, check_budget, (needs_gpu,)),
+    "training-wholegraph": Example(wholegraph_names, check_wholegraph, (needs_gpu, needs_wholegraph)),
     "gpu-prefetch": Example(prefetch_names, check_prefetch, (needs_gpu,)),
     "store-files": Example(file_names, check_file),
     "format-decoder": Example(file_names, check_decoder),
