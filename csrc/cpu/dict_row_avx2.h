@@ -1,12 +1,14 @@
-// Codec "dict" with AVX2: decodes eight values of 16 or 32 bits at a time where every value has low bits. Codes are
-// spread to bytes with PDEP and looked up with one shuffle (one dictionary for the row) or one gather (one per column);
-// the low bits of eight values always start at a whole byte. Everything else takes dict_row.h.
+// Codec "dict" with AVX2. With one dictionary for the row, 32 values at a time: codes become bytes with two shuffles,
+// two multiplications and a pack, one shuffle turns them into symbols, and the low bits are put below them. With one
+// per column, and where a float32 has other parts than 8 and 24 bits, eight at a time: codes are spread to bytes with
+// PDEP, symbols are looked up with a gather or a shuffle. Everything else takes dict_row.h.
 #pragma once
 
 #include <immintrin.h>
 
 #include "cpu/dict_encode_avx2.h"
 #include "cpu/dict_row.h"
+#include "cpu/dict_row_avx2_shared.h"
 
 namespace ibp {
 namespace {
@@ -21,26 +23,25 @@ static_assert(4 * kMaxLowBits32 / 8 + sizeof(__m128i) <= kSlackBytes);
 
 template <typename Isa>
 struct DictRowAvx2 : DictRow<Isa> {
-  static bool Serves(const DictLayout& layout) {
-    const bool width = (layout.value_bits == 32 && layout.low_bits() <= kMaxLowBits32) ||
-                       (layout.value_bits == 16 && layout.low_bits() <= 14);
-    return width && !layout.zero_code && layout.symbol_bits <= 8 && (layout.value_bits == 32 || !layout.per_column);
-  }
-
   static bool Decode(const RowCodec& any, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {
     const DictCodec& codec = static_cast<const DictCodec&>(any);
     const DictLayout& layout = codec.layout;
-    if (!Serves(layout)) return DictRow<Isa>::Decode(any, payload, limit_bytes, row);
+    if (layout.symbol_bits <= 8 && !layout.per_column) {
+      const bool whole_bytes = layout.symbol_bits == 8 && layout.trim_bits == 0;
+      if (layout.value_bits == 32 && whole_bytes)
+        return DictRowAvx2Shared<Isa>::Decode32(codec, payload, limit_bytes, row);
+      if (layout.value_bits == 16 && layout.low_bits() <= kMaxLowBits16) {
+        return DictRowAvx2Shared<Isa>::Decode16(codec, payload, limit_bytes, row);
+      }
+    }
+    if (layout.value_bits != 32 || layout.low_bits() > kMaxLowBits32 || layout.zero_code || layout.symbol_bits > 8) {
+      return DictRow<Isa>::Decode(any, payload, limit_bytes, row);
+    }
     DictPlanes planes;
     planes.values_with_low = layout.num_values;
     SetPlanes(layout, planes);
     if (planes.bytes > limit_bytes) return false;
     Escapes escapes(codec, payload, planes.escape_codes, limit_bytes);
-    const bool whole_bytes = layout.symbol_bits == 8 && layout.trim_bits == 0 && layout.sign_low && !layout.per_column;
-    if (layout.value_bits == 16) {
-      return whole_bytes ? DecodeBfloat16(codec, payload, escapes, row) : Decode16(codec, payload, escapes, row);
-    }
-    if (whole_bytes) return DecodeFloat32(codec, payload, escapes, row);
     return layout.per_column ? Decode32<true>(codec, payload, escapes, row)
                              : Decode32<false>(codec, payload, escapes, row);
   }
@@ -154,45 +155,6 @@ struct DictRowAvx2 : DictRow<Isa> {
     return true;
   }
 
-  // float32 with a shared dictionary: 8-bit symbols, 24 low bits, so that every shift is known beforehand.
-  static bool DecodeFloat32(const DictCodec& codec, const uint8_t* payload, Escapes& escapes, uint8_t* row) {
-    const DictLayout& layout = codec.layout;
-    const __m128i dictionary = SharedDictionary(codec);
-    const __m256i shuffle = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codec.low_shuffle));
-    const __m256i low_mask = _mm256_set1_epi32(0x00ffffff);
-    const uint8_t* low_plane = payload + layout.codes_bytes();
-    return ForGroups<uint32_t>(layout, row, [&](int32_t first, uint64_t valid, uint8_t* out) {
-      __m128i bytes;
-      if (!SharedSymbols(codec, payload, dictionary, first, valid, escapes, bytes)) return false;
-      const __m256i symbols = _mm256_cvtepu8_epi32(bytes);
-      const uint8_t* group = low_plane + first * 3;
-      const __m256i packed = _mm256_set_m128i(_mm_loadu_si128(reinterpret_cast<const __m128i*>(group + 12)),
-                                              _mm_loadu_si128(reinterpret_cast<const __m128i*>(group)));
-      // Each value's fourth byte is the next one's; the mask drops it.
-      const __m256i low = _mm256_and_si256(_mm256_shuffle_epi8(packed, shuffle), low_mask);
-      const __m256i rotated = _mm256_or_si256(low, _mm256_slli_epi32(symbols, 24));
-      const __m256i value = _mm256_or_si256(_mm256_srli_epi32(rotated, 1), _mm256_slli_epi32(rotated, 31));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), value);
-      return true;
-    });
-  }
-
-  // bfloat16 with a shared dictionary: 8-bit symbols, 8 low bits.
-  static bool DecodeBfloat16(const DictCodec& codec, const uint8_t* payload, Escapes& escapes, uint8_t* row) {
-    const DictLayout& layout = codec.layout;
-    const __m128i dictionary = SharedDictionary(codec);
-    const uint8_t* low_plane = payload + layout.codes_bytes();
-    return ForGroups<uint16_t>(layout, row, [&](int32_t first, uint64_t valid, uint8_t* out) {
-      __m128i symbols;
-      if (!SharedSymbols(codec, payload, dictionary, first, valid, escapes, symbols)) return false;
-      const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(low_plane + first));
-      const __m128i rotated = _mm_unpacklo_epi8(low, symbols);
-      const __m128i value = _mm_or_si128(_mm_srli_epi16(rotated, 1), _mm_slli_epi16(rotated, 15));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(out), value);
-      return true;
-    });
-  }
-
   template <bool kPerColumn>
   static bool Decode32(const DictCodec& codec, const uint8_t* payload, Escapes& escapes, uint8_t* row) {
     const DictLayout& layout = codec.layout;
@@ -236,34 +198,6 @@ struct DictRowAvx2 : DictRow<Isa> {
           _mm256_or_si256(_mm256_or_si256(_mm256_sll_epi32(_mm256_srl_epi32(low, sign_bits), trim_count), sign),
                           _mm256_sll_epi32(symbols, below_count));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), value);
-      return true;
-    });
-  }
-
-  static bool Decode16(const DictCodec& codec, const uint8_t* payload, Escapes& escapes, uint8_t* row) {
-    const DictLayout& layout = codec.layout;
-    const int low_bits = layout.low_bits();
-    const int below = 16 - layout.symbol_bits - (layout.sign_low ? 1 : 0);
-    const __m128i dictionary = SharedDictionary(codec);
-    const uint64_t spread = FieldLowBits<uint64_t>(16) * LowMask<uint64_t>(low_bits);
-    const __m128i below_count = _mm_cvtsi32_si128(below), trim_count = _mm_cvtsi32_si128(layout.trim_bits);
-    const __m128i sign_bits = _mm_cvtsi32_si128(layout.sign_low ? 1 : 0);
-    const __m128i sign_mask = _mm_set1_epi16(layout.sign_low ? INT16_MIN : 0);
-    const uint8_t* low_plane = payload + layout.codes_bytes();
-    const int second_half = 4 * low_bits;
-    return ForGroups<uint16_t>(layout, row, [&](int32_t first, uint64_t valid, uint8_t* out) {
-      __m128i symbols;
-      if (!SharedSymbols(codec, payload, dictionary, first, valid, escapes, symbols)) return false;
-      symbols = _mm_cvtepu8_epi16(symbols);
-      const uint8_t* group = low_plane + first / kGroup * low_bits;
-      // 4 * 14 bits and a remainder of 4 fit the 8 bytes.
-      const uint64_t half0 = Isa::Deposit(Load<uint64_t>(group), spread);
-      const uint64_t half1 = Isa::Deposit(Load<uint64_t>(group + second_half / 8) >> (second_half & 7), spread);
-      const __m128i low = _mm_set_epi64x(static_cast<int64_t>(half1), static_cast<int64_t>(half0));
-      const __m128i sign = _mm_and_si128(_mm_slli_epi16(low, 15), sign_mask);
-      const __m128i value = _mm_or_si128(_mm_or_si128(_mm_sll_epi16(_mm_srl_epi16(low, sign_bits), trim_count), sign),
-                                         _mm_sll_epi16(symbols, below_count));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(out), value);
       return true;
     });
   }

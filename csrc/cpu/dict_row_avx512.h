@@ -1,7 +1,8 @@
-// Codec "dict" with AVX-512 (VBMI and VBMI2): decodes float32 and bfloat16, and what has the same parts, 64 values at a
-// time. Fields of 1 to 3 bits become bytes with one permutation and one shift, one shuffle turns codes into symbols,
-// and an expansion puts the symbols of the escape codes, found in the same way, among them; one more permutation puts
-// symbols on top of the low bytes. Everything else takes dict_row_avx2.h.
+// Codec "dict" with AVX-512 (VBMI and VBMI2): decodes values of 16 bits, and float32 and what has the same parts, 64 at
+// a time. Fields of 1 to 3 bits become bytes with one permutation and one shift, one shuffle turns codes into symbols,
+// and an expansion puts the symbols of the escape codes, found in the same way, among them. Where the low bits are
+// whole bytes, one more permutation puts symbols on top of them; else they become words as codes become bytes.
+// Everything else takes dict_row_avx2.h.
 #pragma once
 
 #include <immintrin.h>
@@ -47,6 +48,38 @@ struct FieldBytes {
   static __m512i Broadcast(uint64_t word) { return _mm512_set1_epi64(static_cast<int64_t>(word)); }
 };
 
+// Fields of up to 14 bits, 32 of them one after the other in up to 56 bytes: to words of 16 bits.
+struct FieldWords {
+  static constexpr int kMaxBits = 14, kMaxBitsAnywhere = 13;  // that start at a byte; at any bit
+
+  alignas(64) uint8_t bytes[64];   // for each 64-bit word those that hold its four fields
+  alignas(64) uint8_t shifts[64];  // two bytes for each field
+  int16_t mask;
+
+  explicit FieldWords(int bits) : mask(static_cast<int16_t>(LowMask<uint16_t>(bits))) {
+    for (int i = 0; i < 64; ++i) {
+      const int first = i / 8 * 4 * bits;  // bit where the fields of a word start
+      bytes[i] = static_cast<uint8_t>(first / 8 + i % 8);
+      shifts[i] = static_cast<uint8_t>(first % 8 + i % 8 / 2 * bits + i % 2 * 8);
+    }
+  }
+  static const FieldWords& Of(int bits) {
+    static const FieldWords of_bits[] = {FieldWords(1),  FieldWords(2),  FieldWords(3),  FieldWords(4), FieldWords(5),
+                                         FieldWords(6),  FieldWords(7),  FieldWords(8),  FieldWords(9), FieldWords(10),
+                                         FieldWords(11), FieldWords(12), FieldWords(13), FieldWords(14)};
+    return of_bits[bits - 1];
+  }
+
+  // The fields that start `skip` bits, at most 7, after the first of 64 bytes. skip > 0: of at most kMaxBitsAnywhere.
+  __m512i Unpack(const uint8_t* packed, int skip) const {
+    const __m512i words = _mm512_permutexvar_epi8(_mm512_load_si512(bytes), _mm512_loadu_si512(packed));
+    const __m512i from = _mm512_add_epi8(_mm512_load_si512(shifts), _mm512_set1_epi8(static_cast<char>(skip)));
+    return _mm512_and_si512(_mm512_multishift_epi64_epi8(from, words), _mm512_set1_epi16(mask));
+  }
+};
+// The four fields of a word, the bits before the first one's and those that are skipped, are within 64 bits.
+static_assert(4 * FieldWords::kMaxBits + 4 <= 64 && 4 * FieldWords::kMaxBitsAnywhere + 4 + 7 <= 64);
+
 template <typename Isa>
 struct DictRowAvx512 : DictRowAvx2<Isa> {
   using Avx2 = DictRowAvx2<Isa>;
@@ -55,16 +88,22 @@ struct DictRowAvx512 : DictRowAvx2<Isa> {
   static bool Decode(const RowCodec& any, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {
     const DictCodec& codec = static_cast<const DictCodec&>(any);
     const DictLayout& layout = codec.layout;
-    const bool serves = layout.symbol_bits == 8 && layout.trim_bits == 0 && layout.code_bits <= kMaxColumnCodeBits &&
-                        (layout.value_bits == 32 || layout.value_bits == 16);
-    if (!serves) return Avx2::Decode(any, payload, limit_bytes, row);
-    const bool zeros = layout.zero_code;
-    if (layout.value_bits == 16) {
+    const bool short_codes = layout.code_bits <= kMaxColumnCodeBits, zeros = layout.zero_code;
+    const bool whole_bytes = layout.symbol_bits == 8 && layout.trim_bits == 0;
+    const int most_bits = zeros ? FieldWords::kMaxBitsAnywhere : FieldWords::kMaxBits;
+    if (short_codes && whole_bytes && layout.value_bits == 16) {
       return zeros ? DecodeGroups<uint16_t, true>(codec, payload, limit_bytes, row)
                    : DecodeGroups<uint16_t, false>(codec, payload, limit_bytes, row);
     }
-    return zeros ? DecodeGroups<uint32_t, true>(codec, payload, limit_bytes, row)
-                 : DecodeGroups<uint32_t, false>(codec, payload, limit_bytes, row);
+    if (short_codes && whole_bytes && layout.value_bits == 32) {
+      return zeros ? DecodeGroups<uint32_t, true>(codec, payload, limit_bytes, row)
+                   : DecodeGroups<uint32_t, false>(codec, payload, limit_bytes, row);
+    }
+    if (short_codes && layout.value_bits == 16 && layout.symbol_bits <= 8 && layout.low_bits() <= most_bits) {
+      return zeros ? DecodeGroups<uint16_t, true, false>(codec, payload, limit_bytes, row)
+                   : DecodeGroups<uint16_t, false, false>(codec, payload, limit_bytes, row);
+    }
+    return Avx2::Decode(any, payload, limit_bytes, row);
   }
 
   // The symbols of the escaped values, taken group by group.
@@ -74,7 +113,8 @@ struct DictRowAvx512 : DictRowAvx2<Isa> {
         : payload_(payload),
           limit_bytes_(limit_bytes),
           bit_(8 * escape_codes),
-          fields_(FieldBytes::Of(kEscapeCodeBits)) {
+          fields_(FieldBytes::Of(kEscapeCodeBits)),
+          symbol_mask_(_mm512_set1_epi8(static_cast<char>(LowMask<uint8_t>(codec.layout.symbol_bits)))) {
       symbols_ = Broadcast(codec.escape_symbols);
     }
 
@@ -96,7 +136,7 @@ struct DictRowAvx512 : DictRowAvx2<Isa> {
         next_plain_ += number;
         if (next_plain_ > limit_bytes_) return false;
         const __m512i loaded = _mm512_maskz_loadu_epi8(LowMask<uint64_t>(static_cast<int>(number)), payload_ + from);
-        in_order = _mm512_mask_expand_epi8(in_order, plain, loaded);
+        in_order = _mm512_mask_expand_epi8(in_order, plain, _mm512_and_si512(loaded, symbol_mask_));
       }
       symbols = _mm512_mask_expand_epi8(symbols, escaped, in_order);
       return true;
@@ -107,7 +147,7 @@ struct DictRowAvx512 : DictRowAvx2<Isa> {
     int64_t limit_bytes_, bit_;
     int64_t next_plain_ = -1;
     const FieldBytes& fields_;
-    __m512i symbols_;
+    __m512i symbols_, symbol_mask_;
   };
 
   static __m512i Broadcast(const uint8_t* sixteen_bytes) {
@@ -132,7 +172,33 @@ struct DictRowAvx512 : DictRowAvx2<Isa> {
     }
   };
 
-  template <typename Word, bool kZeroCode>
+  // Puts symbols, a byte each, on top of the low bits, which are no whole bytes; 32 values of 16 bits each.
+  class Joiner {
+   public:
+    explicit Joiner(const DictLayout& layout)
+        : sign_bits_(layout.sign_low ? 1 : 0),
+          trim_bits_(layout.trim_bits),
+          below_(_mm_cvtsi32_si128(16 - layout.symbol_bits)),
+          sign_count_(_mm_cvtsi32_si128(sign_bits_)),
+          up_(_mm_cvtsi32_si128(sign_bits_ + trim_bits_)),
+          sign_(_mm512_set1_epi16(static_cast<int16_t>(sign_bits_))) {}
+
+    __m512i operator()(__m256i symbols, __m512i low) const {
+      if (trim_bits_) {
+        low = _mm512_or_si512(_mm512_sll_epi16(_mm512_srl_epi16(low, sign_count_), up_), _mm512_and_si512(low, sign_));
+      }
+      const __m512i rotated = _mm512_or_si512(_mm512_sll_epi16(_mm512_cvtepu8_epi16(symbols), below_), low);
+      return _mm512_shrdv_epi16(rotated, rotated, sign_);
+    }
+
+   private:
+    int sign_bits_, trim_bits_;
+    __m128i below_, sign_count_, up_;
+    __m512i sign_;
+  };
+
+  // kWholeBytes: symbols have 8 bits, and all others are low bits.
+  template <typename Word, bool kZeroCode, bool kWholeBytes = true>
   static bool DecodeGroups(const DictCodec& codec, const uint8_t* payload, int32_t limit_bytes, uint8_t* row) {
     constexpr int kBytes = sizeof(Word), kValues = 64 / kBytes;
     const DictLayout& layout = codec.layout;
@@ -169,6 +235,10 @@ struct DictRowAvx512 : DictRowAvx2<Isa> {
     const __m512i first_places = _mm512_load_si512(places.first), next_places = _mm512_load_si512(places.step);
     const __m512i rotated_by = kBytes == 4 ? _mm512_set1_epi32(layout.sign_low) : _mm512_set1_epi16(layout.sign_low);
     const uint8_t* low_bytes = payload + layout.codes_bytes();
+    const int low_bits = layout.low_bits();
+    const FieldWords& low_fields = FieldWords::Of(kWholeBytes ? 1 : low_bits);
+    const Joiner join(layout);
+    int64_t low_bit = 0;  // unless the low bits are whole bytes
     for (int32_t first = 0; first < num_values; first += kGroup) {
       const __mmask64 valid = valid_of(first);
       const __m512i codes = codes_of(first);
@@ -176,7 +246,7 @@ struct DictRowAvx512 : DictRowAvx2<Isa> {
       if (!escapes.Take(_mm512_mask_cmpeq_epi8_mask(valid, codes, escape), plain_start, symbols)) return false;
       const __mmask64 present = kZeroCode ? _mm512_mask_cmpneq_epi8_mask(valid, codes, zero) : valid;
       __m512i low, at = first_places;
-      if constexpr (kBytes == 2) {
+      if constexpr (kBytes == 2 && kWholeBytes) {
         low = _mm512_loadu_si512(low_bytes);
         if constexpr (kZeroCode) low = _mm512_maskz_expand_epi8(present, low);
         low_bytes += _mm_popcnt_u64(present);
@@ -190,10 +260,20 @@ struct DictRowAvx512 : DictRowAvx2<Isa> {
           if constexpr (kZeroCode) low = _mm512_maskz_expand_epi8(ThreeTimes(here), low);
           low_bytes += 3 * _mm_popcnt_u64(here);
         }
-        const __m512i rotated = _mm512_permutex2var_epi8(low, at, symbols);
-        at = _mm512_add_epi8(at, next_places);
-        const __m512i decoded =
-            kBytes == 4 ? _mm512_rorv_epi32(rotated, rotated_by) : _mm512_shrdv_epi16(rotated, rotated, rotated_by);
+        __m512i decoded;
+        if constexpr (kWholeBytes) {
+          const __m512i rotated = _mm512_permutex2var_epi8(low, at, symbols);
+          at = _mm512_add_epi8(at, next_places);
+          decoded =
+              kBytes == 4 ? _mm512_rorv_epi32(rotated, rotated_by) : _mm512_shrdv_epi16(rotated, rotated, rotated_by);
+        } else {
+          const __mmask32 here = static_cast<__mmask32>(present >> value);
+          low = low_fields.Unpack(low_bytes + low_bit / 8, static_cast<int>(low_bit % 8));
+          if constexpr (kZeroCode) low = _mm512_maskz_expand_epi16(here, low);
+          low_bit += int64_t{low_bits} * _mm_popcnt_u32(here);
+          const __m256i half = value == 0 ? _mm512_castsi512_si256(symbols) : _mm512_extracti64x4_epi64(symbols, 1);
+          decoded = join(half, low);
+        }
         uint8_t* out = row + static_cast<int64_t>(first + value) * kBytes;
         if (count - value >= kValues) {
           _mm512_storeu_si512(out, decoded);
