@@ -73,9 +73,9 @@ def attach(dist_graph: Any, part_config: str | os.PathLike[str]) -> Any:
         ValueError: the servers have loaded other partitions, or nothing in the config is compressed.
 
     Example:
-        >>> g = ibp_gnn.distdgl.attach(dgl.distributed.DistGraph("papers"), "parts/papers.ibp.json")
-        >>> g.ndata["feat"][torch.tensor([7, 7])].shape
-        torch.Size([2, 128])
+        >>> dist_graph = ibp_gnn.distdgl.attach(dist_graph, "parts/papers.ibp.json")
+        >>> dist_graph.ndata["feat"][torch.tensor([7, 7])].shape
+        torch.Size([2, 16])
     """
     path = Path(part_config)
     config = read_config(path)
@@ -104,10 +104,10 @@ class CompressedDistTensor:
     gather, one after the other: DGL's client is for one.
 
     Example:
-        >>> feature = g.ndata["feat"]
-        >>> x = feature.gather(input_nodes, device="cuda")  # compressed over PCIe, too
-        >>> feature.stats().savings
-        0.12
+        >>> feature = dist_graph.ndata["feat"]
+        >>> x = feature.gather(torch.tensor([3, 500]), device="cpu")  # or "cuda": compressed over PCIe, too
+        >>> feature.stats().rows, feature.stats().savings > 0.1
+        (2, True)
     """
 
     def __init__(

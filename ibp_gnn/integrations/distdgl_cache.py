@@ -23,8 +23,11 @@ class DistCache:
     of the feature in the graph, too. Which rows are cached is decided once, here.
 
     Example:
-        >>> g.ndata["feat"] = ibp_gnn.distdgl.DistCache(g.ndata["feat"], "4GB", hotness=degrees, device="cuda")
-        >>> x = g.ndata["feat"].gather(input_nodes, device="cuda")
+        >>> feature, degrees = dist_graph.ndata["feat"], torch.arange(1000)
+        >>> dist_graph.ndata["feat"] = ibp_gnn.distdgl.DistCache(feature, "10%", hotness=degrees, device="cpu")
+        >>> x = dist_graph.ndata["feat"][torch.tensor([3, 999])]
+        >>> dist_graph.ndata["feat"].stats().hits
+        1
     """
 
     def __init__(

@@ -51,8 +51,9 @@ def compress_partitions(
         TypeError: another codec.
 
     Example:
-        >>> dgl.distributed.partition_graph(graph, "papers", 4, "parts")
-        >>> config = ibp_gnn.distdgl.compress_partitions("parts/papers.json", ["feat"])
+        >>> config = ibp_gnn.distdgl.compress_partitions("parts/papers.json", ["feat"], progress=False)
+        >>> config.name
+        'papers.ibp.json'
     """
     path = Path(part_config)
     config = read_config(path)
