@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,6 +47,16 @@ def run(programs: Sequence[Sequence[str]], folder: Path, *, machines: int = 1) -
     processes = start(programs, folder, machines=machines)
     outputs = [process.communicate() for process in processes]
     return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
+
+
+def left_in_shared_memory(before: set[str]) -> set[str]:
+    """before: names in /dev/shm at the start. Returns what has come since and stays; other processes come and go."""
+    left = set(os.listdir("/dev/shm")) - before
+    until = time.monotonic() + 10
+    while left and time.monotonic() < until:
+        time.sleep(0.1)
+        left &= set(os.listdir("/dev/shm"))
+    return left
 
 
 def environment_of_package() -> dict[str, str]:

@@ -20,7 +20,7 @@ def test_one_makes_it_and_all_read_it(tmp_path: Path, machines: int) -> None:
     done = rank_processes.run([[PROGRAM, "rows"]] * (2 * machines), tmp_path, machines=machines)
     assert [status for status, *_ in done] == [0] * len(done), done
     assert [output.split() for _, output, _ in done] == [["made", "0"], ["0"], ["made", "2"], ["2"]][: 2 * machines]
-    assert set(os.listdir("/dev/shm")) <= before
+    assert rank_processes.left_in_shared_memory(before) == set()
 
 
 def test_what_it_raises_is_raised_by_all(tmp_path: Path) -> None:

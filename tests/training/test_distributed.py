@@ -76,10 +76,20 @@ def train(data: Path, count: int, *overrides: str, machines: int = 1) -> tuple[d
     return json.loads((data / "ranks.json").read_text()), [output for _, output, _ in done]
 
 
+TWO_GPUS = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is no second GPU"),
+]
+# A cache of each rank's own, in front of the one store that both read in place.
+ON_GPU = ["device=cuda", "train.deterministic=true", "cache.capacity=0.4"]
+
+
+@pytest.mark.parametrize("place", [pytest.param([], id="cpu"), pytest.param(ON_GPU, id="cuda", marks=TWO_GPUS)])
 @pytest.mark.parametrize("loop", LOOPS)
-def test_two_ranks_train_like_one_process(data: Path, loop: str) -> None:
-    alone = train_alone(data, *EQUAL, f"loop={loop}")
-    record, (said, nothing) = train(data, 2, *EQUAL, f"loop={loop}", "log.checkpoint=model.pt")
+def test_two_ranks_train_like_one_process(data: Path, loop: str, place: list[str]) -> None:
+    overrides = [*EQUAL, f"loop={loop}", *place]
+    alone = train_alone(data, *overrides)
+    record, (said, nothing) = train(data, 2, *overrides, "log.checkpoint=model.pt")
     assert len(alone["step_losses"]) == len(record["step_losses"]) == 14
     assert record["step_losses"] == pytest.approx(alone["step_losses"], rel=1e-5)
     for key in ("test_accuracy", "val_accuracy"):
@@ -88,6 +98,7 @@ def test_two_ranks_train_like_one_process(data: Path, loop: str) -> None:
     assert nothing == "" and "processes: 2, 2 here" in said
     assert json.loads(said.splitlines()[-1])["test_accuracy"] == record["test_accuracy"]
     assert [rank["rank"] for rank in record["ranks"]] == [0, 1]
+    assert len({rank["device"] for rank in record["ranks"]}) == (2 if place else 1)
     for epoch, before in zip(record["epochs"], alone["epochs"], strict=True):
         ranks = epoch["ranks"]
         assert [rank["seeds"] for rank in ranks] == [306, 305]
@@ -99,10 +110,11 @@ def test_two_ranks_train_like_one_process(data: Path, loop: str) -> None:
     assert not any(name.startswith("module.") for name in state)
 
 
+@pytest.mark.parametrize("place", [pytest.param([], id="cpu"), pytest.param(ON_GPU, id="cuda", marks=pytest.mark.cuda)])
 @pytest.mark.parametrize("loop", LOOPS)
-def test_one_rank_is_one_process_bit_for_bit(data: Path, loop: str) -> None:
+def test_one_rank_is_one_process_bit_for_bit(data: Path, loop: str, place: list[str]) -> None:
     """By torchrun itself; with sampling, dropout and batch normalisation, and with workers."""
-    overrides = [f"loop={loop}", "train.workers=2"]
+    overrides = [f"loop={loop}", "train.workers=2", *place]
     alone = train_alone(data, *overrides)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
     done = subprocess.run(
@@ -121,12 +133,13 @@ def test_one_rank_is_one_process_bit_for_bit(data: Path, loop: str) -> None:
 
 
 @pytest.mark.skipif(not HAS_DGL, reason="DGL is not installed")
-def test_embeddings_and_a_rank_without_seeds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=TWO_GPUS)])
+def test_embeddings_and_a_rank_without_seeds(tmp_path: Path, device: str) -> None:
     environment = rank_processes.environment_of_package()
-    command = [sys.executable, HETERO, *EQUAL]
+    command = [sys.executable, HETERO, *EQUAL, f"device={device}"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, text=True, stdout=subprocess.PIPE)
     alone = json.loads(done.stdout)
-    first, second = train_hetero(tmp_path, *EQUAL)
+    first, second = train_hetero(tmp_path, *EQUAL, f"device={device}")
     assert len(alone["step_losses"]) == 16
     assert first["step_losses"] == pytest.approx(alone["step_losses"], rel=1e-4)
     assert [rank["seeds"] for rank in first["numbers"]["ranks"]] == [50, 49]
@@ -186,11 +199,7 @@ def test_a_rank_that_dies_ends_the_others(data: Path) -> None:
     second.communicate()
     assert time.monotonic() - killed < 40
     assert first.returncode == 1 and "RuntimeError" in errors, errors
-    for _ in range(50):  # workers see a moment later that their parent has gone
-        if set(os.listdir("/dev/shm")) <= shared_memory:
-            break
-        time.sleep(0.2)
-    assert set(os.listdir("/dev/shm")) <= shared_memory
+    assert rank_processes.left_in_shared_memory(shared_memory) == set()
 
 
 def _children(pid: int) -> list[int]:

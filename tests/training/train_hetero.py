@@ -26,7 +26,7 @@ def main() -> None:
     weights = hashlib.sha256()
     for name, tensor in job.model.state_dict().items():
         if "num_batches" not in name:
-            weights.update(tensor.numpy().tobytes())
+            weights.update(tensor.cpu().numpy().tobytes())
     print(json.dumps({"step_losses": step_losses, "numbers": numbers, "weights": weights.hexdigest()}))
     job.ranks.close()
 
