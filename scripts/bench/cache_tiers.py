@@ -45,9 +45,9 @@ def simulate(
     shares: list[float],
     clusters: list[Cluster],
 ) -> list[dict[str, Any]]:
-    """order: int64 [num_nodes], hottest first; scores: [num_nodes], how hot. shares: capacities of a GPU's cache, of the
-    raw rows' bytes, besides the table of ids. Returns, for each cluster, share, placement and kind of cache, how many
-    rows are replicated and sharded, and how many accesses each tier serves."""
+    """order: int64 [num_nodes], hottest first; scores: [num_nodes], how hot. shares: capacities of a GPU's cache, as
+    shares of the raw rows' bytes, besides the table of ids. Returns, for each cluster, share, placement and kind of
+    cache, how many rows are replicated and sharded, and how many accesses each tier serves."""
     results = []
     hot_scores = scores[order].double()
     position = np.empty(rows.num_nodes, np.int64)
