@@ -57,13 +57,37 @@ def test_a_partition_where_every_second_row_overflows(tmp_path: Path) -> None:
     assert_bitwise_equal(feature[torch.arange(NODES)], renumbered)
 
 
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """DGL's mode of one process, with one partition and no server."""
+    path = tmp_path_factory.mktemp("standalone") / "ip_config.txt"
+    path.write_text("127.0.0.1\n")
+    dgl.distributed.initialize(str(path))
+
+
+@pytest.mark.usefixtures("standalone")
+def test_a_heterograph(tmp_path: Path) -> None:
+    """Two types with features of one name, one of them compressed."""
+    edges = {("a", "to", "b"): (torch.randint(NODES, (900,)), torch.randint(70, (900,)))}
+    graph = dgl.heterograph(edges, num_nodes_dict={"a": NODES, "b": 70})
+    rows = rows_with_overflow()
+    graph.nodes["a"].data["x"], graph.nodes["b"].data["x"] = rows, torch.ones(70, 4)
+    graph.nodes["a"].data["id"] = torch.arange(NODES)
+    dgl.distributed.partition_graph(graph, "types", 1, str(tmp_path), part_method="random")
+    config = ibp_gnn.distdgl.compress_partitions(tmp_path / "types.json", {"a": ["x"]}, progress=False)
+    found = ibp_gnn.distdgl.attach(dgl.distributed.DistGraph("types", part_config=str(config)), config)
+    ids = torch.randperm(NODES)
+    assert_bitwise_equal(found.nodes["a"].data["x"][ids], rows[found.nodes["a"].data["id"][ids]])
+    assert_bitwise_equal(found.nodes["b"].data["x"][torch.arange(70)], torch.ones(70, 4))
+    assert set(found.nodes["a"].data) == {"x", "id"} and set(found.nodes["b"].data) == {"x"}
+
+
+@pytest.mark.usefixtures("standalone")
 def test_a_graph_in_one_process(tmp_path: Path) -> None:
-    """DGL's standalone mode, with its loader."""
+    """With DGL's loader."""
     rows = rows_with_overflow()
     path = partition(tmp_path, rows, 1, name="standalone")
     config = ibp_gnn.distdgl.compress_partitions(path, ["feat"], progress=False)
-    (tmp_path / "ip_config.txt").write_text("127.0.0.1\n")
-    dgl.distributed.initialize(str(tmp_path / "ip_config.txt"))
     graph = ibp_gnn.distdgl.attach(dgl.distributed.DistGraph("standalone", part_config=str(config)), config)
     assert set(graph.ndata) == {"feat", "label"} and "shape=(600, 33)" in repr(graph.ndata)
     sampler = dgl.dataloading.NeighborSampler([3, 3])
