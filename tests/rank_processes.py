@@ -12,8 +12,8 @@ from pathlib import Path
 
 import ibp_gnn
 
-REPOSITORY = Path(ibp_gnn.__file__).resolve().parents[1]
 TESTS = Path(__file__).resolve().parent
+PACKAGE = Path(ibp_gnn.__file__).resolve().parent  # installed, or built in place
 
 
 def start(
@@ -61,7 +61,7 @@ def left_in_shared_memory(before: set[str]) -> set[str]:
 
 def environment_of_package() -> dict[str, str]:
     """With the package that this test run imports, and the helper modules of tests."""
-    paths = [str(REPOSITORY), str(TESTS), os.environ.get("PYTHONPATH", "")]
+    paths = [str(PACKAGE.parent), str(TESTS), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
 
 

@@ -22,7 +22,7 @@ from ibp_gnn.config import ConfigError
 from ibp_gnn.integrations.dgl_compat import graphbolt_is_native
 from ibp_gnn.training.distributed import Ranks, is_first_process
 
-SCRIPT = str(rank_processes.REPOSITORY / "scripts" / "train_sage.py")
+SCRIPT = str(rank_processes.TESTS.parent / "scripts" / "train_sage.py")
 HETERO = str(Path(__file__).parent / "train_hetero.py")
 HAS_DGL = importlib.util.find_spec("dgl") is not None
 HAS_PYG = importlib.util.find_spec("torch_geometric") is not None
