@@ -11,6 +11,7 @@ Dynamic policies are simulated with as many rows as the static ones beside them,
 counted as well; what they need for their own bookkeeping is not paid for, in their favour.
 
 python scripts/bench_cache_hit.py --config configs/bench_cache_hit.yaml --json out.json --plot out.png
+python scripts/bench_cache_hit.py --config configs/bench_cache_tiers.yaml --json tiers.json
 python scripts/bench_cache_hit.py --from-json scripts/results/cache_hit.json --plot out.png
 """
 
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from bench import cache_policies, cache_report, frame
+from bench import cache_policies, cache_report, cache_tiers, frame
 from bench.cache_bytes import RowBytes, measure_rows
 from bench.cache_traces import Graph, Structure, hits_of_first, hotness_of, load_structure, sample_trace
 from tqdm import tqdm
@@ -37,7 +38,9 @@ class Config:
     which counts accesses in the n epochs before them. warm_epochs: one of these numbers; dynamic policies start as so
     many epochs have left them, and are compared with the presample that has seen the same. shares: cache sizes; a size
     is the bytes of the id table, which every cache of the graph needs, and this share of all raw rows' bytes.
-    dynamic_shares: cache sizes for the dynamic policies, as shares of all rows."""
+    dynamic_shares: cache sizes for the dynamic policies, as shares of all rows. gpus: for each of these numbers, where
+    rows would be read from on so many GPUs (bench/cache_tiers.py), gpus_of_machine to a machine, with the presample of
+    warm_epochs; tier_shares: the size of each GPU's cache then, as in shares."""
 
     graphs: tuple[Graph, ...] = ()
     fanouts: tuple[str, ...] = ("15-10-5", "10-10-10")
@@ -49,6 +52,9 @@ class Config:
     shares: tuple[float, ...] = setting((0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), gt=0, le=1)
     dynamic: tuple[Literal["lru", "clock", "sieve", "lfu"], ...] = ("lru", "clock", "sieve", "lfu")
     dynamic_shares: tuple[float, ...] = setting((0.1, 0.4), gt=0, le=1)
+    gpus: tuple[int, ...] = setting((), ge=1)
+    gpus_of_machine: int = setting(8, ge=1)
+    tier_shares: tuple[float, ...] = setting((0.02, 0.05, 0.1), gt=0, le=1)
     seed: int = setting(0, ge=0)
 
     def __post_init__(self) -> None:
@@ -60,6 +66,12 @@ class Config:
             raise ConfigError(
                 f"warm_epochs: want one of presample_epochs {list(self.presample_epochs)}, got {self.warm_epochs}"
             )
+        for count in self.gpus:
+            if count > self.gpus_of_machine and count % self.gpus_of_machine:
+                raise ConfigError(f"gpus: want multiples of gpus_of_machine {self.gpus_of_machine}, got {count}")
+
+    def clusters(self) -> list[cache_tiers.Cluster]:
+        return [cache_tiers.Cluster(count, -(-count // self.gpus_of_machine)) for count in self.gpus]
 
 
 def parse_fanouts(text: str) -> list[int]:
@@ -141,6 +153,9 @@ def measure_trace(
             cache_policies.count_hits(cache, trace.warm_batches(config.warm_epochs))
             simulated[policy].append(cache_policies.count_hits(cache, trace.measured_batches()))
     batches = trace.measured_batches()
+    scores = hotness_of(f"presample_{config.warm_epochs}", graph, trace)
+    order = hottest_first(scores, graph.num_nodes)
+    clusters, shares = config.clusters(), list(config.tier_shares)
     return {
         "graph": graph.name,
         "fanouts": fanouts,
@@ -151,6 +166,7 @@ def measure_trace(
         "accesses": sum(len(batch) for batch in batches),
         "by_bytes": by_bytes,
         "by_rows": {"rows": slots, "hits": {**static, **simulated}},
+        "tiers": [cache_tiers.simulate(batches, order, scores, rows, shares, clusters) for rows, _ in sizes],
     }
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of README.md and docs/benchmarks.md from scripts/results/*.json. Needs nothing but Python.
+"""Writes the tables of README.md and docs/*.md from scripts/results/*.json. Needs nothing but Python.
 
     python scripts/make_tables.py            # rewrites the regions in place
     python scripts/make_tables.py --check    # changes nothing; fails if a region is not what would be written
@@ -17,11 +17,15 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "scripts" / "results"
-DOCUMENTS = (REPOSITORY / "README.md", REPOSITORY / "docs" / "benchmarks.md")
+DOCUMENTS = (
+    REPOSITORY / "README.md",
+    REPOSITORY / "docs" / "benchmarks.md",
+    REPOSITORY / "docs" / "distributed.md",
+)
 
 Record = dict[str, Any]
 _BEGIN = re.compile(r"<!-- generated: (\S+) -->")
@@ -38,6 +42,7 @@ _DATA_NAMES = {
 }
 _FANOUTS = "15-10-5"
 _HIT_SHARES = (0.05, 0.1, 0.2, 0.4)
+_TIER_SHARES = (0.05, 0.2)
 
 
 class DocumentError(Exception):
@@ -327,6 +332,107 @@ def cache_policies(record: Record) -> list[str]:
     return _table([f"hit rates at {shares} of the rows", *(trace["graph"] for trace in traces)], rows)
 
 
+class Graph(NamedTuple):
+    """What decides how much memory it takes."""
+
+    name: str
+    nodes: int
+    edges: int
+    """As a sampler has them, both directions counted."""
+    row_bytes: int
+
+
+class Sizes(NamedTuple):
+    """Bytes, and rows of all as shares."""
+
+    store: float
+    """Of all compressed rows."""
+    dgl_graph: float
+    """In each process: DGL's CSC, int64 offsets, neighbours and edge ids."""
+    wholegraph_part: float
+    """On each GPU: its part of int64 offsets and int32 neighbours."""
+    tables: float
+    """On each GPU: a place and a bit for each row."""
+    replicated: float
+    """Rows that every GPU's cache has."""
+    sharded: float
+    """Rows that the caches of a machine have together."""
+    sharded_raw: float
+    """The same, uncompressed."""
+
+
+def sizes_of(graph: Graph, store_share: float, gpus: int, cache_bytes: float) -> Sizes:
+    """store_share: what compressed rows take of raw ones. gpus: of a machine. cache_bytes: of each GPU, for everything
+    that its cache holds."""
+    tables = 4 * graph.nodes + graph.nodes / 8
+    row_bytes = graph.row_bytes * store_share
+    room, raw_room = cache_bytes - tables, cache_bytes - 4 * graph.nodes
+    all_bytes = graph.nodes * row_bytes
+    return Sizes(
+        store=all_bytes,
+        dgl_graph=8 * (graph.nodes + 1) + 16 * graph.edges,
+        wholegraph_part=(8 * (graph.nodes + 1) + 4 * graph.edges) / gpus,
+        tables=tables,
+        replicated=min(1.0, room / all_bytes),
+        sharded=min(1.0, gpus * room / all_bytes),
+        sharded_raw=min(1.0, gpus * raw_room / (graph.nodes * graph.row_bytes)),
+    )
+
+
+def sizing(sizes: Record) -> list[str]:
+    """Two graphs that are known to be large; rows as compressible as MiniLM's embeddings; caches of 20 GB a GPU."""
+    share = {
+        one["dtype"]: one["compact_store_share"]["auto_slots"]
+        for one in sizes["sizes"]
+        if one["data"] == "minilm_embeddings"
+    }
+    papers = Graph("papers100M, 128 x float32", 111_059_956, 2 * 1_615_685_872, 128 * 4)
+    mag = Graph("MAG240M papers, 768 x float16", 121_751_666, 2 * 1_297_748_926, 768 * 2)
+    rows = []
+    for graph, dtype in ((papers, "float32"), (mag, "float16")):
+        for gpus, machines in ((1, 1), (2, 1), (8, 1), (8, 4)):
+            found = sizes_of(graph, share[dtype], gpus, 20e9)
+            part = f", or {_gb(found.store / machines)} shared out" if machines > 1 else ""
+            rows.append(
+                [
+                    graph.name,
+                    f"{gpus}" if machines == 1 else f"{machines} x {gpus}",
+                    f"{_gb(graph.nodes * graph.row_bytes)} -> {_gb(found.store)}{part}",
+                    f"{gpus} x {_gb(found.dgl_graph)}",
+                    _gb(found.wholegraph_part),
+                    _gb(found.tables),
+                    f"{found.replicated:.0%}",
+                    f"{found.sharded:.0%} ({found.sharded_raw:.0%})",
+                ]
+            )
+    head = ["features", "GPUs", "rows in CPU memory", "graphs of `loop: dgl`", "graph on each GPU, `loop: wholegraph`"]
+    return _table([*head, "tables on each GPU", "rows cached, replicated", "sharded (uncompressed)"], rows)
+
+
+def cache_tiers(record: Record) -> list[str]:
+    """Of the graph in papers100M's shape. What one machine reads from its host, several read from all of theirs."""
+    rows = []
+    for trace in record["traces"]:
+        sets = [features for features in record["feature_sets"] if features["graph"] == trace["graph"]]
+        for features, cases in zip(sets, trace["tiers"], strict=True):
+            found: dict[tuple[Any, ...], Record] = {}
+            for case in cases:
+                found[case["share"], case["placement"], case["gpus"], case["cache"]] = case
+            for share, placement in dict.fromkeys(key[:2] for key in found):
+                if "papers" not in trace["graph"] or share not in _TIER_SHARES:
+                    continue
+                served = [
+                    " -> ".join(
+                        f"{found[share, placement, gpus, kind][tier] / trace['accesses']:.0%}"
+                        for kind in ("uncompressed", "compressed")
+                    )
+                    for gpus, tier in ((8, "local"), (8, "peer"), (8, "host"), (64, "host"), (64, "network"))
+                ]
+                rows.append([features["dtype"], f"{share:.0%}", placement, *served])
+    head = ["features", "cache of each GPU", "placement", "own GPU", "other GPUs of the machine"]
+    return _table([*head, "8 GPUs: host", "64 GPUs: host", "64 GPUs: network"], rows)
+
+
 def versions(record: Record) -> list[str]:
     times = [value for name, value in record["ratio"].items() if not name.startswith("host time")]
     host = [value for name, value in record["ratio"].items() if name.startswith("host time")]
@@ -366,10 +472,21 @@ REGIONS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
     "epoch_gpu_sampling": ("epoch", epoch_gpu_sampling),
     "cache_rows": ("cache_hit", cache_rows),
     "cache_policies": ("cache_hit", cache_policies),
+    "cache_tiers": ("cache_tiers", cache_tiers),
+    "sizing": ("codec_sizes", sizing),
     "versions": ("versions", versions),
     **{
         f"measured_on:{name}": (name, measured_on)
-        for name in ("codec_sizes", "codec_cpu", "codec_gpu", "codec_peers", "gather", "epoch", "cache_hit")
+        for name in (
+            "codec_sizes",
+            "codec_cpu",
+            "codec_gpu",
+            "codec_peers",
+            "gather",
+            "epoch",
+            "cache_hit",
+            "cache_tiers",
+        )
     },
 }
 
@@ -403,7 +520,7 @@ def rewritten(text: str, results: Path = RESULTS) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0, or 1 with --check if a document is not up to date, or if one cannot be written."""
     parser = argparse.ArgumentParser(description="Writes the tables of the documents from the results.")
-    parser.add_argument("documents", nargs="*", type=Path, help="default: README.md and docs/benchmarks.md")
+    parser.add_argument("documents", nargs="*", type=Path, help="default: those that have tables")
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a table is out of date")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of the JSON files")
     parsed = parser.parse_args(arguments)
@@ -432,6 +549,10 @@ def _lines_of_both(before: str, after: str) -> Iterable[tuple[str, str]]:
     first, second = before.split("\n"), after.split("\n")
     length = max(len(first), len(second))
     return zip(first + [""] * (length - len(first)), second + [""] * (length - len(second)), strict=True)
+
+
+def _gb(nbytes: float) -> str:
+    return f"{nbytes / 1e9:.0f} GB" if nbytes >= 9.95e9 else f"{nbytes / 1e9:.1f} GB"
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:

@@ -36,6 +36,7 @@ NEEDS = {
     "attach": needs_dgl,
     "detach": needs_dgl,
     "fetch": needs_dgl,
+    "distdgl": needs_dgl,
     "graphbolt": needs_dgl,
     "pyg": needs_pyg,
     "wholegraph": needs_wholegraph,
@@ -45,6 +46,11 @@ PUBLIC = [
     *ibp_gnn.__all__,
     "graphbolt.CompressedFeature",
     "graphbolt.require_native",
+    "distdgl.CompressedDistTensor",
+    "distdgl.DistCache",
+    "distdgl.PullStats",
+    "distdgl.attach",
+    "distdgl.compress_partitions",
     "hotness.degree",
     "hotness.presample",
     "hotness.reverse_pagerank",
@@ -113,11 +119,22 @@ def names() -> dict[str, Any]:
     return found
 
 
+def dist_graph(folder: Path, features: torch.Tensor, name: str) -> Any:
+    """What the example of `name` finds: partitions in the folder "parts", compressed and attached before."""
+    distdgl_parts = importlib.import_module("distdgl_parts")  # imports DGL
+    path = distdgl_parts.partition(folder / "parts", features, name="papers")
+    if name == "compress_partitions":
+        return None
+    config = ibp_gnn.distdgl.compress_partitions(path, ["feat"], progress=False)
+    graph = distdgl_parts.PartGraph(config)
+    return graph if name == "attach" else ibp_gnn.distdgl.attach(graph, config)
+
+
 def test_all_public_modules_are_here() -> None:
     modules = {name.split(".")[0] for name in PUBLIC if "." in name}
     assert modules == set(ibp_gnn._LAZY_MODULES)
     assert {f"hotness.{name}" for name in ibp_gnn.hotness.__all__} <= set(PUBLIC)
-    for module, is_here in (("graphbolt", HAS_DGL), ("pyg", HAS_PYG), ("wholegraph", True)):
+    for module, is_here in (("distdgl", HAS_DGL), ("graphbolt", HAS_DGL), ("pyg", HAS_PYG), ("wholegraph", True)):
         if is_here:  # GraphBoltFeatureStore is ibp_gnn.GraphBoltFeatureStore
             exported = {f"{module}.{name}" for name in named(module).__all__} - {"graphbolt.GraphBoltFeatureStore"}
             assert exported <= set(PUBLIC)
@@ -132,6 +149,8 @@ def test_example(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if name.startswith("distdgl."):
+        names["dist_graph"] = dist_graph(tmp_path, names["features"], name.split(".")[1])
     example = doctest.DocTestParser().get_doctest(inspect.getdoc(named(name)) or "", names, name, None, None)
     assert example.examples, f"{name}: want an example, got none"
     assert sum(one.source.count("\n") for one in example.examples) <= 4, f"{name}: want a short example"
@@ -167,6 +186,7 @@ def test_arguments_and_results_are_described(name: str) -> None:
         "CodecReport.__init__",
         "CompressedRows.__init__",
         "GatherStats.__init__",
+        "PullStats.__init__",
         "RowSource.__init__",
     }
     for label, function in functions_of(public):

@@ -21,7 +21,7 @@ LAYERS = [
     {"gpu"},
     {"distributed"},
     {"integrations", "testing"},
-    {"graphbolt", "hotness", "pyg", "wholegraph"},  # public modules
+    {"distdgl", "graphbolt", "hotness", "pyg", "wholegraph"},  # public modules
     {"datasets"},
     {"training", "command"},
 ]

@@ -24,7 +24,7 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # that to
 
 
 def is_first_process() -> bool:
-    """Of those that torchrun has started, if it has."""
+    """Of those that torchrun has started, if it has: the one that logs and writes the run's files."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -74,11 +74,6 @@ class Ranks:
             torch.cuda.set_device(local_rank)
         distributed.init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo", timeout=timeout)
         return cls(rank, size, local_rank, local_size, timeout, joined=True)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this process logs, and writes the files of the run."""
-        return self.rank == 0
 
     def batch_size(self, total: int) -> int:
         """This process's seeds in a batch of `total`. Raises ConfigError if they cannot all have equally many."""

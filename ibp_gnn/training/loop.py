@@ -20,7 +20,7 @@ from ..datasets import HeteroNodeDataset, NodeDataset, load_dataset
 from ..gpu import hotness
 from . import checkpoint, record
 from .config import CacheConfig, LogConfig, TrainingConfig
-from .distributed import Ranks
+from .distributed import Ranks, is_first_process
 from .features import CompressedFeatures, FeaturesByType, RawFeatures, Traffic, cache_together
 from .hetero_sage import HeteroGraphSAGE
 from .sage import Aggregation, GraphSAGE, choose_aggregation
@@ -57,13 +57,13 @@ class Run:
             raise ConfigError(f"loop: want another one than wholegraph on {device}: it samples on a GPU")
         self.ranks = Ranks.start(device.type, config.train.rank_timeout)
         self.device = pick_device(config.device)  # the current one of this process now
-        self.config, self.log = config, log if self.ranks.is_first else _say_nothing
+        self.config, self.log = config, log if is_first_process() else _say_nothing
         self.ranks.require_same(_comparable(config), "config")
         # What the loops see: the batches of this process.
         self._train_config = replace(config.train, batch_size=self.ranks.batch_size(config.train.batch_size))
         make_loop = _import_loop(*_LOOPS[config.loop])
         self.aggregation: Aggregation = _choose_aggregation(config.loop, self.device)
-        self.show_progress = config.log.progress and sys.stderr.isatty() and self.ranks.is_first
+        self.show_progress = config.log.progress and sys.stderr.isatty() and is_first_process()
 
         try:
             data = load_dataset(**to_dict(config.dataset))
@@ -268,11 +268,12 @@ class Run:
 def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str], None] = print) -> dict[str, Any]:
     """Train, evaluate, write the record to `config.log.json` if set, and return it. Under torchrun each process calls
     it, all get the same record, and the first one writes."""
-    path = record.prepare(config.log.json) if config.log.json else None
+    writes = is_first_process()
+    path = record.prepare(config.log.json) if config.log.json and writes else None
     begin = time.perf_counter()
     job = Run(config, log)
     log = job.log
-    model_path = checkpoint.prepare(config.log.checkpoint, job.model) if config.log.checkpoint else None
+    model_path = checkpoint.prepare(config.log.checkpoint, job.model) if config.log.checkpoint and writes else None
     for line in job.describe():
         log(line)
     epochs: list[dict[str, Any]] = []
@@ -315,9 +316,9 @@ def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str
     }
     job.features.close()
     job.ranks.close()
-    if path is not None and job.ranks.is_first:
+    if path is not None:
         record.write(path, result)
-    if model_path is not None and job.ranks.is_first:
+    if model_path is not None:
         checkpoint.save(model_path, job.model)
     return result
 

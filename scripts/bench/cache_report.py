@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import picture
+from .cache_tiers import TIERS
 from .frame import Record
 from .table import markdown
 
@@ -104,7 +105,8 @@ def _row_ratios(features: dict[str, Any], curve: dict[str, Any], trace: dict[str
 def text(record: Record) -> str:
     parts = []
     for fanouts in record["config"]["fanouts"]:
-        parts += [rows_table(record, fanouts), policies_table(record, fanouts)]
+        parts += [rows_table(record, fanouts), policies_table(record, fanouts), tiers_table(record, fanouts)]
+    parts = [part for part in parts if part]
     return "\n\n".join([*parts, "\n".join(summary_lines(record))])
 
 
@@ -134,6 +136,24 @@ def policies_table(record: Record, fanouts: str) -> str:
     ]
     shares = ", ".join(f"{share:.0%}" for share in record["config"]["dynamic_shares"])
     return markdown((f"hit rates at {shares} of the rows", *(trace["graph"] for trace in traces)), lines)
+
+
+def tiers_table(record: Record, fanouts: str) -> str:
+    """Shares of the rows that each tier serves; with a cache of uncompressed rows -> of compressed ones."""
+    lines = []
+    for trace in _traces(record, fanouts):
+        for features, cases in zip(features_of(record, trace), trace.get("tiers", []), strict=False):
+            by_kind: dict[tuple[Any, ...], dict[str, Any]] = {}
+            for case in cases:
+                key = case["gpus"], case["share"], case["placement"]
+                by_kind.setdefault(key, {})[case["cache"]] = case
+            for (gpus, share, placement), pair in by_kind.items():
+                shares = [
+                    " -> ".join(f"{pair[kind][tier] / trace['accesses']:.1%}" for kind in _KINDS) for tier in TIERS
+                ]
+                name = f"{features['rows']}, {features['dtype']}"
+                lines.append((trace["graph"], name, str(gpus), f"{share:.0%}", placement, *shares))
+    return markdown(("graph", "features", "GPUs", "cache of each", "placement", *TIERS), lines) if lines else ""
 
 
 def summary_lines(record: Record) -> list[str]:

@@ -249,6 +249,41 @@ def check_wholegraph(names: Names) -> None:
     assert names["edge_index"].shape[0] == 2 and int(names["edge_index"].max()) < len(names["x"])
 
 
+def partition_names(folder: Path) -> Names:
+    graph = dgl_graph()
+    graph.ndata["feat"], graph.ndata["id"] = features(), torch.arange(NUM_NODES)
+    return {"ibp_gnn": ibp_gnn, "dgl": import_dgl(), "graph": graph}
+
+
+def check_partitions(names: Names) -> None:
+    assert names["config"] == Path("parts/papers.ibp.json")
+    check_part_graph(ibp_gnn.distdgl.attach(part_graph(names["config"]), names["config"]))
+
+
+def part_graph(config: Path) -> Any:
+    from distdgl_parts import PartGraph
+
+    return PartGraph(config)
+
+
+def check_part_graph(graph: Any) -> None:
+    assert_bitwise_equal(graph.ndata["feat"][IDS], features()[graph.ndata["id"][IDS]])
+
+
+def client_names(folder: Path) -> Names:
+    """Without servers: the partitions' tensors are read from their files."""
+    names = partition_names(folder)
+    names["dgl"].distributed.partition_graph(names["graph"], "papers", 2, str(folder / "parts"))
+    config = ibp_gnn.distdgl.compress_partitions(folder / "parts/papers.json", ["feat"], progress=False)
+    distributed = types.SimpleNamespace(initialize=lambda path: None, DistGraph=lambda name: part_graph(config))
+    return {"ibp_gnn": ibp_gnn, "dgl": types.SimpleNamespace(distributed=distributed), "loader": [(IDS, IDS, [])]}
+
+
+def check_client(names: Names) -> None:
+    check_part_graph(names["g"])
+    assert len(names["x"]) == len(IDS) and names["g"].ndata["feat"].stats().savings > 0.1
+
+
 EXAMPLES = {
     "readme-dgl": Example(dgl_names, check_dgl_loop, (needs_dgl,)),
     "readme-pyg": Example(pyg_imported, check_pyg, (needs_pyg,)),
@@ -264,6 +299,8 @@ EXAMPLES = {
     "gpu-budget": Example(budget_names, check_budget, (needs_gpu,)),
     "training-wholegraph": Example(wholegraph_names, check_wholegraph, (needs_gpu, needs_wholegraph)),
     "gpu-prefetch": Example(prefetch_names, check_prefetch, (needs_gpu,)),
+    "distributed-partitions": Example(partition_names, check_partitions, (needs_dgl,)),
+    "distributed-client": Example(client_names, check_client, (needs_dgl,)),
     "store-files": Example(file_names, check_file),
     "format-decoder": Example(file_names, check_decoder),
 }

@@ -25,6 +25,11 @@ def script() -> Any:
     return module
 
 
+def double_store_shares(record: dict[str, Any]) -> None:
+    for one in record["sizes"]:
+        one["compact_store_share"]["auto_slots"] *= 2
+
+
 def test_documents_are_up_to_date(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     status = script.main(["--check"])
     assert status == 0, capsys.readouterr().err
@@ -53,6 +58,8 @@ def test_needs_python_alone() -> None:
         ("codec_gpu", lambda record: record["hardware"].update(gpu="another"), "benchmarks.md"),
         ("codec_peers", lambda record: record["peers"][0].update(size_to_raw=9.9), "benchmarks.md"),
         ("versions", lambda record: record.update(after="another"), "benchmarks.md"),
+        ("cache_tiers", lambda record: record["traces"][1].update(accesses=1), "distributed.md"),
+        ("codec_sizes", double_store_shares, "distributed.md"),
     ],
 )
 def test_check_finds_another_result(
@@ -100,3 +107,42 @@ def test_text_outside_of_regions_stays(script: Any) -> None:
     assert made.startswith("# Title\n\nwords\n<!-- generated: versions -->\nThe last comparison")
     assert made.endswith("\n<!-- end -->\n\nmore\n") and "old" not in made
     assert script.rewritten(made) == made
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4])
+def test_sizes_are_those_of_stores_caches_and_graphs(script: Any, gpus: int) -> None:
+    torch = pytest.importorskip("torch")
+    from ibp_gnn import CompressedFeatureStore
+    from ibp_gnn.gpu.cache import fixed_bytes, rows_that_fit
+    from ibp_gnn.integrations.wholegraph_cache import choose_split
+
+    nodes, edges, width = 20_000, 90_000, 64
+    features = torch.randn(nodes, width, generator=torch.Generator().manual_seed(0))
+    with CompressedFeatureStore.build(features, progress=False) as store:
+        graph = script.Graph("small", nodes, edges, 4 * width)
+        capacity = 1_200_000
+        sizes = script.sizes_of(graph, store.nbytes / store.raw_nbytes, gpus, capacity)
+        assert sizes.store == pytest.approx(store.nbytes, rel=1e-9)
+        fixed = fixed_bytes(store, is_prefix=False)
+        assert sizes.tables == pytest.approx(fixed - store.codec.form.device_nbytes, rel=1e-3)
+        order = torch.arange(nodes)
+        replicated = rows_that_fit(store, order, capacity, capacity, fixed)
+        assert sizes.replicated == pytest.approx(replicated / nodes, rel=0.02)
+        each = torch.full((nodes,), store.slot_bytes)
+        split = choose_split(each, capacity - fixed, gpus, "shard")
+        assert 0.1 < sizes.sharded == pytest.approx(sum(split) / nodes, rel=0.05)
+        raw_rows = min(nodes, gpus * (capacity - 4 * nodes) // (4 * width))
+        assert sizes.sharded_raw == pytest.approx(raw_rows / nodes, rel=1e-3) and sizes.sharded_raw < sizes.sharded
+    part = 8 * (nodes + 1) + 4 * edges
+    assert sizes.wholegraph_part == part / gpus
+    everything = script.sizes_of(graph, 0.5, gpus, 1e9)
+    assert (everything.replicated, everything.sharded, everything.sharded_raw) == (1, 1, 1)
+
+
+def test_the_size_of_a_graph_in_dgl(script: Any) -> None:
+    dgl = pytest.importorskip("dgl")
+    torch = pytest.importorskip("torch")
+    graph = dgl.graph((torch.randint(500, (3000,)), torch.randint(500, (3000,))), num_nodes=500).formats("csc")
+    graph.create_formats_()
+    wanted = sum(tensor.nbytes for tensor in graph.adj_tensors("csc"))
+    assert script.sizes_of(script.Graph("small", 500, 3000, 4), 1.0, 1, 1e9).dgl_graph == wanted

@@ -1,0 +1,70 @@
+"""A program that test_one_per_machine.py runs as ranks. Arguments: machines, and what is to happen."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed
+from update_rows import ALL, fitting
+
+from ibp_gnn import CompressedFeatureStore
+from ibp_gnn.config import ConfigError
+from ibp_gnn.distributed.one_per_machine import one_per_machine
+from ibp_gnn.testing import assert_bitwise_equal
+
+
+def share(make: Any, seconds: float = 60) -> Any:
+    local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    timeout = timedelta(seconds=seconds)
+    return one_per_machine(make, local_rank=local_rank, local_size=local_size, timeout=timeout)
+
+
+def make() -> dict[str, Any]:
+    print("made")
+    store = CompressedFeatureStore.build(fitting() + int(os.environ["RANK"]), "ibp", progress=False)
+    return {"store": store, "rank": distributed.get_rank()}
+
+
+def main() -> None:
+    what, rank = sys.argv[1], int(os.environ["RANK"])
+    is_maker = os.environ["LOCAL_RANK"] == "0"
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+    if what == "rows":
+        shared = share(make)
+        store = shared["store"]
+        assert_bitwise_equal(store.gather(ALL), fitting() + shared["rank"])
+        distributed.barrier()
+        if is_maker:  # the others see it, if it is the same memory
+            store.update(torch.tensor([3]), torch.zeros_like(fitting()[:1]))
+        distributed.barrier()
+        assert not store.gather(torch.tensor([3])).any()
+        print(shared["rank"])
+        distributed.barrier()
+    elif what == "error":
+
+        def fail() -> None:
+            raise ConfigError("store: there is none")
+
+        try:
+            share(fail)
+        except ConfigError as error:
+            print(error)
+    elif what == "maker dies":
+
+        def die() -> None:
+            os._exit(9)
+
+        share(die)
+    elif what == "other dies":
+        if rank == 1:
+            distributed.all_gather_object([None] * 2, None)
+            os._exit(9)
+        share(lambda: time.sleep(0), seconds=2)
+
+
+main()
