@@ -42,7 +42,7 @@ needs_gpu = pytest.mark.cuda
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*multi-threaded, use of fork.*:DeprecationWarning",
     "ignore:.*CPU affinity.*",
-    "ignore:capacity '4GB':UserWarning",  # more than these small stores need
+    "ignore:capacity '.*GB':UserWarning",  # more than these small stores need
 )
 
 Names = dict[str, Any]
@@ -284,6 +284,17 @@ def check_client(names: Names) -> None:
     assert len(names["x"]) == len(IDS) and names["g"].ndata["feat"].stats().savings > 0.1
 
 
+def distributed_names(folder: Path) -> Names:
+    """A store, and its file in the folder that the example runs in."""
+    store().save(folder / "features.ibp")
+    return {"ibp_gnn": ibp_gnn, "store": store(), "scores": torch.rand(NUM_NODES), "input_nodes": IDS}
+
+
+def check_distributed(names: Names) -> None:
+    assert_bitwise_equal(names["x"].cpu(), features()[IDS])
+    (names["cache"] if "cache" in names else names["rows"]).close()
+
+
 EXAMPLES = {
     "readme-dgl": Example(dgl_names, check_dgl_loop, (needs_dgl,)),
     "readme-pyg": Example(pyg_imported, check_pyg, (needs_pyg,)),
@@ -297,6 +308,8 @@ EXAMPLES = {
     "gpu-hotness": Example(hotness_names, check_hotness),
     "gpu-order": Example(order_names, check_order),
     "gpu-budget": Example(budget_names, check_budget, (needs_gpu,)),
+    "distributed-sharded": Example(distributed_names, check_distributed, (needs_gpu, needs_wholegraph)),
+    "distributed-rows": Example(distributed_names, check_distributed, (needs_gpu, needs_wholegraph)),
     "training-wholegraph": Example(wholegraph_names, check_wholegraph, (needs_gpu, needs_wholegraph)),
     "gpu-prefetch": Example(prefetch_names, check_prefetch, (needs_gpu,)),
     "distributed-partitions": Example(partition_names, check_partitions, (needs_dgl,)),

@@ -21,38 +21,40 @@ needs_wholegraph = [
 ]
 
 
-class TestSplit:
-    def test_shards_hold_as_many_times_more_as_there_are_gpus(self) -> None:
-        each = torch.full((100_000,), 448)
-        replicated = choose_split(each, 4_000_000, 4, "replicate")
-        sharded = choose_split(each, 4_000_000, 4, "shard")
-        assert replicated.sharded == 0 and sharded.replicated == 0
-        assert 3.97 * replicated.replicated <= sharded.sharded <= 4 * replicated.replicated
+def test_shards_hold_as_many_times_more_as_there_are_gpus() -> None:
+    each = torch.full((100_000,), 448)
+    replicated = choose_split(each, 4_000_000, 4, "replicate")
+    sharded = choose_split(each, 4_000_000, 4, "shard")
+    assert replicated.sharded == 0 and sharded.replicated == 0
+    assert 3.97 * replicated.replicated <= sharded.sharded <= 4 * replicated.replicated
 
-    @pytest.mark.parametrize("placement", PLACEMENTS)
-    @pytest.mark.parametrize("size", [1, 2, 8])
-    def test_within_the_room(self, placement: Placement, size: int) -> None:
-        draw = torch.Generator().manual_seed(0)
-        each = torch.randint(100, 900, (5000,), generator=draw)
-        for room in (2000, 50_000, 400_000, 100_000_000):
-            split = choose_split(each, room, size, placement, torch.arange(5000, 0, -1).double())
-            assert sum(split) <= len(each)
-            own = int(each[: split.replicated].sum()) + -(-int(each[split.replicated : sum(split)].sum()) // size)
-            assert own + (sum(split) + 7) // 8 <= room
 
-    def test_auto_replicates_what_is_hot_and_shards_the_rest(self) -> None:
-        each = torch.full((100_000,), 400)
-        skewed = choose_split(each, 8_000_000, 4, "auto", torch.arange(1, 100_001).double() ** -1.2)
-        flat = choose_split(each, 8_000_000, 4, "auto", torch.ones(100_000).double())
-        assert 0 < skewed.replicated < 20_000 and skewed.sharded > 0
-        assert flat.replicated == 0 and flat.sharded > 70_000
-        assert choose_split(each, 8_000_000, 4, "auto") == choose_split(each, 8_000_000, 4, "shard")
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_within_the_room(placement: Placement, size: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    each = torch.randint(100, 900, (5000,), generator=draw)
+    for room in (2000, 50_000, 400_000, 100_000_000):
+        split = choose_split(each, room, size, placement, torch.arange(5000, 0, -1).double())
+        assert sum(split) <= len(each)
+        own = int(each[: split.replicated].sum()) + -(-int(each[split.replicated : sum(split)].sum()) // size)
+        assert own + (sum(split) + 7) // 8 <= room
 
-    def test_rows_as_the_limit(self) -> None:
-        ones = torch.ones(1000, dtype=torch.int64)
-        assert choose_split(ones, 100, 4, "replicate", row_bits=False) == Split(100, 0)
-        assert choose_split(ones, 100, 4, "shard", row_bits=False) == Split(0, 400)
-        assert choose_split(ones, 100, 1, "auto", row_bits=False) == Split(100, 0)
+
+def test_auto_replicates_what_is_hot_and_shards_the_rest() -> None:
+    each = torch.full((100_000,), 400)
+    skewed = choose_split(each, 8_000_000, 4, "auto", torch.arange(1, 100_001).double() ** -1.2)
+    flat = choose_split(each, 8_000_000, 4, "auto", torch.ones(100_000).double())
+    assert 0 < skewed.replicated < 20_000 and skewed.sharded > 0
+    assert flat.replicated == 0 and flat.sharded > 70_000
+    assert choose_split(each, 8_000_000, 4, "auto") == choose_split(each, 8_000_000, 4, "shard")
+
+
+def test_rows_as_the_limit() -> None:
+    ones = torch.ones(1000, dtype=torch.int64)
+    assert choose_split(ones, 100, 4, "replicate", row_bits=False) == Split(100, 0)
+    assert choose_split(ones, 100, 4, "shard", row_bits=False) == Split(0, 400)
+    assert choose_split(ones, 100, 1, "auto", row_bits=False) == Split(100, 0)
 
 
 def store_of(dtype: torch.dtype, order: torch.Tensor | None = None) -> tuple[torch.Tensor, CompressedFeatureStore]:
