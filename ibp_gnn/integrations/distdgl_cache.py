@@ -13,6 +13,7 @@ from ..codec.gather import GatherStats
 from ..codec.values import as_ids, check_ids_on_cpu, prepare_out, resolve_device, to_bytes
 from ..gpu.capacity import parse_capacity
 from ..store.order import hottest_first
+from .dgl_compat import import_dgl
 from .distdgl import CompressedDistTensor
 
 _CHUNK_BYTES = 64 << 20  # of rows that are pulled at a time
@@ -69,7 +70,7 @@ class DistCache:
 
     def __getitem__(self, ids: Any) -> torch.Tensor:
         """The rows of these ids, on their device. Raises as `gather`."""
-        return self.gather(torch.as_tensor(ids))
+        return self.gather(import_dgl().distributed.utils.totensor(ids))
 
     def gather(
         self, ids: Any, *, device: torch.device | str | None = None, out: torch.Tensor | None = None

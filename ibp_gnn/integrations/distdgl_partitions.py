@@ -186,9 +186,7 @@ class _Feature:
             slots[first : first + part.num_rows, :-1] = part.slot_matrix()
             slots[first : first + part.num_rows, -1] = part.is_compressed()
             if part.num_overflow:
-                in_pieces = torch.zeros(
-                    part.num_overflow, layout.pieces_per_row * layout.piece_bytes, dtype=torch.uint8
-                )
+                in_pieces = pieces.new_zeros(part.num_overflow, layout.pieces_per_row * layout.piece_bytes)
                 in_pieces[:, : layout.row_bytes] = part.overflow_matrix()
                 start = overflowed * layout.pieces_per_row
                 in_pieces = in_pieces.view(-1, layout.piece_bytes)

@@ -128,14 +128,14 @@ class Ranks:
             return
         for part in model.modules():
             if isinstance(part, nn.Embedding):
-                grad = part.weight.grad
-                empty = torch.sparse_coo_tensor(
-                    torch.empty(1, 0, dtype=torch.int64), torch.empty(0, part.embedding_dim), part.weight.shape
-                )
-                own = empty.to(part.weight) if grad is None else grad.coalesce()
-                indices = self._concatenated(own.indices()[0])
-                values = self._concatenated(own.values()) / self.size
-                part.weight.grad = torch.sparse_coo_tensor(indices.unsqueeze(0), values, part.weight.shape)
+                weight = part.weight
+                own_ids = weight.new_empty(0, dtype=torch.int64)
+                own_rows = weight.new_empty(0, part.embedding_dim)
+                if weight.grad is not None:  # its batch has nodes of this type
+                    grad = weight.grad.coalesce()
+                    own_ids, own_rows = grad.indices()[0], grad.values()
+                ids, rows = self._concatenated(own_ids), self._concatenated(own_rows) / self.size
+                weight.grad = torch.sparse_coo_tensor(ids.unsqueeze(0), rows, weight.shape)
 
     def average_buffers(self, model: nn.Module) -> None:
         """A collective call: running statistics, which every process has of its own batches, become their mean."""
