@@ -17,21 +17,23 @@ PACKAGE = Path(ibp_gnn.__file__).resolve().parent  # installed, or built in plac
 
 
 def start(
-    programs: Sequence[Sequence[str]], folder: Path, *, machines: int = 1, seconds: int = 240
+    programs: Sequence[Sequence[str]], folder: Path, *, machines: int | Sequence[int] = 1, seconds: int = 240
 ) -> list[subprocess.Popen[str]]:
-    """programs: the arguments of Python, for each rank. machines: on how many they believe to be, equally many on each.
-    A process that takes longer than `seconds` is killed. Both outputs can be read."""
-    local_size = len(programs) // machines
+    """programs: the arguments of Python, for each rank. machines: on how many they believe to be, equally many on each;
+    or how many are on each. A process that takes longer than `seconds` is killed. Both outputs can be read."""
+    if isinstance(machines, int):
+        machines = [len(programs) // machines] * machines
+    places = [(local_rank, local_size) for local_size in machines for local_rank in range(local_size)]
     port = _free_port()
     started = []
-    for rank, arguments in enumerate(programs):
+    for rank, (arguments, (local_rank, local_size)) in enumerate(zip(programs, places, strict=True)):
         environment = environment_of_package() | {
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "WORLD_SIZE": str(len(programs)),
             "RANK": str(rank),
             "LOCAL_WORLD_SIZE": str(local_size),
-            "LOCAL_RANK": str(rank % local_size),
+            "LOCAL_RANK": str(local_rank),
         }
         command = ["timeout", "--signal=KILL", str(seconds), sys.executable, "-u", *arguments]
         started.append(
@@ -42,7 +44,9 @@ def start(
     return started
 
 
-def run(programs: Sequence[Sequence[str]], folder: Path, *, machines: int = 1) -> list[tuple[int, str, str]]:
+def run(
+    programs: Sequence[Sequence[str]], folder: Path, *, machines: int | Sequence[int] = 1
+) -> list[tuple[int, str, str]]:
     """Returns exit status, standard output and standard error of each rank."""
     processes = start(programs, folder, machines=machines)
     outputs = [process.communicate() for process in processes]

@@ -42,7 +42,7 @@ def one_per_machine(make: Callable[[], T], *, local_rank: int, local_size: int, 
         Exception: what `make` raised, in all processes of the machine.
         RuntimeError: the process that makes it has ended, or another one has not come in time.
     """
-    if local_size == 1:
+    if not distributed.is_initialized() or distributed.get_world_size() == 1:
         return make()
     with _Listener(local_size - 1) if local_rank == 0 else _nothing() as listener:
         # Known to the processes of the group alone. Senders of descriptors ask for it.

@@ -49,6 +49,8 @@ class FeatureLayout:
     """Of all partitions."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.codec, str):
+            raise FormatError(f"codec: want a file's name, got {self.codec!r}")
         for name in ("slot_bytes", "num_rows", "row_bytes"):
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
                 raise FormatError(f"{name}: want an int of at least 1, got {getattr(self, name)!r}")
@@ -66,9 +68,11 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
         config = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
         raise FormatError(f"{path}: want a partition config, which is JSON: {error}") from error
-    if not isinstance(config, dict) or type(config.get("num_parts")) is not int or "node_map" not in config:
-        raise FormatError(f"{path}: want a partition config of dgl.distributed.partition_graph, got another file")
-    return config
+    if isinstance(config, dict) and type(config.get("num_parts")) is int and isinstance(config.get("node_map"), dict):
+        parts = [config.get(f"part-{number}") for number in range(config["num_parts"])]
+        if all(isinstance(part, dict) and isinstance(part.get("node_feats"), str) for part in parts):
+            return config
+    raise FormatError(f"{path}: want a partition config of dgl.distributed.partition_graph, got another file")
 
 
 def layouts(config: dict[str, Any]) -> dict[tuple[str, str], FeatureLayout]:
@@ -76,6 +80,8 @@ def layouts(config: dict[str, Any]) -> dict[tuple[str, str], FeatureLayout]:
     described = config.get(KEY, {"version": VERSION, "features": {}})
     if not isinstance(described, dict) or described.get("version") != VERSION:
         raise FormatError(f"{KEY}: want version {VERSION}, got {described!r:.80}")
+    if not isinstance(described.get("features"), dict):
+        raise FormatError(f"{KEY}: want features by name, got {described.get('features')!r:.80}")
     found = {}
     for name, members in described["features"].items():
         node_type, _, feature = name.partition("/")
@@ -89,8 +95,12 @@ def layouts(config: dict[str, Any]) -> dict[tuple[str, str], FeatureLayout]:
 def first_ids(config: dict[str, Any], node_type: str) -> list[int]:
     """The first id, among those of this node type, of each partition, and the number of its nodes. Raises FormatError
     if partitions are no ranges of ids."""
-    ranges = config["node_map"].get(node_type) if isinstance(config["node_map"], dict) else None
-    if not isinstance(ranges, list) or len(ranges) != config["num_parts"]:
+    ranges = config["node_map"].get(node_type)
+    is_range = isinstance(ranges, list) and len(ranges) == config["num_parts"]
+    if not is_range or not all(
+        isinstance(one, list) and len(one) == 2 and all(type(bound) is int for bound in one) and 0 <= one[0] <= one[1]
+        for one in ranges
+    ):
         raise FormatError(
             f"node_map: want a range of ids of {node_type!r} in each partition, as partition_graph writes"
         )

@@ -17,7 +17,8 @@ MEMBERS: dict[str, Any] = dict(codec="x.ibp", slot_bytes=32, piece_bytes=3, num_
 def config(**changed: Any) -> dict[str, Any]:
     ranges = {"_N": [[0, 4], [4, 4], [4, 7]]}
     features = {"version": 1, "features": {"_N/feat": MEMBERS}}
-    return {"num_parts": 3, "node_map": ranges, KEY: features} | changed
+    parts = {f"part-{number}": {"node_feats": "x.dgl"} for number in range(3)}
+    return {"num_parts": 3, "node_map": ranges, KEY: features, **parts} | changed
 
 
 def test_layouts_by_type_and_feature() -> None:
@@ -40,6 +41,9 @@ def test_ids_of_a_type_start_at_zero() -> None:
     [
         ({"version": 2, "features": {}}, "ibp_gnn: want version 1, got"),
         ("all", "ibp_gnn: want version 1, got 'all'"),
+        ({"version": 1}, "ibp_gnn: want features by name, got None"),
+        ({"version": 1, "features": {"_N/x": [1]}}, "ibp_gnn: _N/x: "),
+        ({"version": 1, "features": {"_N/x": {**MEMBERS, "codec": 3}}}, "codec: want a file's name, got 3"),
         ({"version": 1, "features": {"_N/x": {"codec": "x"}}}, "ibp_gnn: _N/x: .*missing"),
         ({"version": 1, "features": {"_N/x": {**MEMBERS, "slot_bytes": 0}}}, "slot_bytes: want an int of at least 1"),
         ({"version": 1, "features": {"_N/x": {**MEMBERS, "piece_bytes": 41}}}, "piece_bytes: want 0 to 40, got 41"),
@@ -51,7 +55,10 @@ def test_bad_layouts(described: Any, message: str) -> None:
         layouts(config(**{KEY: described}))
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{}", json.dumps({"num_parts": "2", "node_map": {}})])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[1]", "{}", *(json.dumps(config(**one)) for one in ({"num_parts": "2"}, {"part-2": 3}, {"node_map": 3}))],
+)
 def test_other_files(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
@@ -61,7 +68,9 @@ def test_other_files(tmp_path: Path, text: str) -> None:
         read_config(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("node_map", [{"_N": "map.npy"}, {"_N": [[0, 7]]}, "map.npy", {}])
+@pytest.mark.parametrize(
+    "node_map", [{"_N": "map.npy"}, {"_N": [[0, 7]]}, {"_N": [[0, 4], [4], 7]}, {"_N": [[0, 4], [4, 3], [3, 7]]}, {}]
+)
 def test_partitions_that_are_no_ranges(node_map: Any) -> None:
     with pytest.raises(FormatError, match="node_map: want a range of ids of '_N' in each partition"):
         first_ids(config(node_map=node_map), "_N")
