@@ -70,7 +70,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise FormatError(f"{path}: want a partition config, which is JSON: {error}") from error
     if isinstance(config, dict) and type(config.get("num_parts")) is int and isinstance(config.get("node_map"), dict):
         parts = [config.get(f"part-{number}") for number in range(config["num_parts"])]
-        if all(isinstance(part, dict) and isinstance(part.get("node_feats"), str) for part in parts):
+        if parts and all(isinstance(part, dict) and isinstance(part.get("node_feats"), str) for part in parts):
             return config
     raise FormatError(f"{path}: want a partition config of dgl.distributed.partition_graph, got another file")
 

@@ -57,7 +57,10 @@ def test_bad_layouts(described: Any, message: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[1]", "{}", *(json.dumps(config(**one)) for one in ({"num_parts": "2"}, {"part-2": 3}, {"node_map": 3}))],
+    [
+        *("", "[1]", "{}"),
+        *(json.dumps(config(**{key: value})) for key in ("num_parts", "part-2", "node_map") for value in ("2", 0)),
+    ],
 )
 def test_other_files(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
