@@ -10,6 +10,7 @@ import torch
 
 from ..codec.compressed_rows import CompressedRows, pack_bits
 from ..codec.gather import GpuGather, MappedRows, Remap
+from ..codec.values import as_ids
 from ..distributed.agreement import require_same, require_same_store
 from ..gpu.cache import CompressedGPUCache, Parts, bytes_of_each, fixed_bytes, hot_order
 from ..gpu.capacity import parse_capacity
@@ -123,7 +124,11 @@ class ShardedGPUCache(CompressedGPUCache):
     def _choose(self, order: torch.Tensor, limit: int | None, most_rows: int, scores: torch.Tensor | None) -> Split:
         store, size = self.store, self._size
         available = None if limit is None else limit - fixed_bytes(store, is_prefix=False)
-        each = bytes_of_each(store, order) if available is not None else torch.ones(len(order), dtype=torch.int64)
+        each = (
+            bytes_of_each(store, order)
+            if available is not None
+            else torch.ones(len(order), dtype=torch.int64, device="cpu")
+        )
         room = most_rows if available is None else available
         if room < int(each[:1].sum()) or len(order) == 0:
             raise ValueError(
@@ -222,7 +227,7 @@ class ShardedGPUCache(CompressedGPUCache):
         """
         rows = super().gather(ids, device=device, out=out)
         if self._tiers is not None and rows.device == self.device:
-            self._count(torch.as_tensor(ids).to(self.device, torch.int64))
+            self._count(as_ids(ids).to(self.device, torch.int64))
         return rows
 
     def _count(self, ids: torch.Tensor) -> None:
@@ -346,7 +351,7 @@ def choose_split(
     Returns:
         The split.
     """
-    until = torch.cat([torch.zeros(1, dtype=torch.int64), torch.cumsum(each, 0)])
+    until = torch.cat([torch.zeros(1, dtype=torch.int64, device="cpu"), torch.cumsum(each, 0)])
     slack = 256 if row_bits else 0  # of the buffers, and bitmasks of whole words
 
     def fitting(replicated: int) -> int:
@@ -354,19 +359,23 @@ def choose_split(
         left = room - slack - int(until[replicated]) - (-(-replicated // 8) if row_bits else 0)
         if left <= 0:
             return 0
-        numbers = torch.arange(len(until) - replicated)
+        numbers = torch.arange(len(until) - replicated, device="cpu")
         needed = -(-(until[replicated:] - until[replicated]) // size)
         if row_bits:
             needed = needed + (numbers + 7) // 8 + int(each.max())  # what is not shared out evenly
         return max(0, int(torch.searchsorted(needed, left, right=True)) - 1)
 
-    bits = (torch.arange(len(until)) + 7) // 8 if row_bits else torch.zeros(len(until), dtype=torch.int64)
+    bits = (
+        (torch.arange(len(until), device="cpu") + 7) // 8
+        if row_bits
+        else torch.zeros(len(until), dtype=torch.int64, device="cpu")
+    )
     most = max(0, int(torch.searchsorted(until + bits + slack, room, right=True)) - 1)
     if placement == "replicate" or (size == 1 and placement == "auto"):
         return Split(most, 0)
     if placement == "shard" or scores is None:
         return Split(0, fitting(0))
-    read = torch.cat([torch.zeros(1, dtype=torch.float64), torch.cumsum(scores, 0)])
+    read = torch.cat([torch.zeros(1, dtype=torch.float64, device="cpu"), torch.cumsum(scores, 0)])
     best, least = Split(0, fitting(0)), math.inf
     for choice in range(_CHOICES + 1):
         split = Split(most * choice // _CHOICES, fitting(most * choice // _CHOICES))
@@ -380,5 +389,5 @@ def choose_split(
 
 def _digest(ids: torch.Tensor) -> int:
     """Differs for other ids, or for the same in another order."""
-    weights = torch.arange(1, len(ids) + 1) * 0x9E3779B1
+    weights = torch.arange(1, len(ids) + 1, device="cpu") * 0x9E3779B1
     return int((ids * weights).sum())

@@ -324,7 +324,7 @@ class _SharedRows:
     def write_anywhere(self, first: int, rows: torch.Tensor | None) -> None:
         """A collective call. rows: uint8 [n, row_bytes], for whatever processes have them."""
         count = 0 if rows is None else len(rows)
-        values = torch.empty(0, self._local.shape[1], dtype=torch.int32)
+        values = torch.empty(0, self._local.shape[1], dtype=torch.int32, device="cpu")
         if rows is not None:
             values = self._padded(rows)
         at = torch.arange(first, first + count, device="cuda")
