@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import distributed, nn
@@ -26,6 +26,12 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # that to
 def is_first_process() -> bool:
     """Of those that torchrun has started, if it has: the one that logs and writes the run's files."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def leave() -> None:
+    """Leaves the process group, if there is one. A process that exits without it may abort, since threads still run."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 class Share(NamedTuple):
@@ -106,8 +112,20 @@ class Ranks:
             raise ConfigError(str(error)) from error
 
     def one_per_machine(self, make: Callable[[], T]) -> T:
-        """A collective call; see ibp_gnn/distributed/one_per_machine.py."""
-        return one_per_machine(make, local_rank=self.local_rank, local_size=self.local_size, timeout=self.timeout)
+        """A collective call; see ibp_gnn/distributed/one_per_machine.py. What `make` raises on one machine ends the
+        processes of the others with a ConfigError, instead of leaving them waiting."""
+        made, error = None, None
+        try:
+            made = one_per_machine(make, local_rank=self.local_rank, local_size=self.local_size, timeout=self.timeout)
+        except Exception as raised:
+            error = raised
+        messages = self.gather(None if error is None else str(error))
+        if error is not None:
+            raise error
+        for rank, message in enumerate(messages):
+            if message is not None:
+                raise ConfigError(f"rank {rank}: {message}")
+        return cast(T, made)
 
     def averaged(self, model: nn.Module, *, may_skip_parameters: bool) -> nn.Module:
         """The model, whose backward pass averages gradients over all processes; see also `average_sparse`.
@@ -157,5 +175,5 @@ class Ranks:
 
     def close(self) -> None:
         """Leaves the process group. Idempotent."""
-        if self.joined and distributed.is_initialized():
-            distributed.destroy_process_group()
+        if self.joined:
+            leave()

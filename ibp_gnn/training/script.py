@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ..config import ConfigError, load
 from . import record
-from .distributed import is_first_process
+from .distributed import is_first_process, leave
 
 Config = TypeVar("Config")
 
@@ -51,6 +51,8 @@ def run_script(
     except (ConfigError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    finally:
+        leave()  # also where it failed
     if is_first_process():
         print(json.dumps(summarize(config, result)))
     return 0

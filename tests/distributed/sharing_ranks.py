@@ -31,9 +31,15 @@ def make() -> dict[str, Any]:
 
 
 def main() -> None:
-    what, rank = sys.argv[1], int(os.environ["RANK"])
-    is_maker = os.environ["LOCAL_RANK"] == "0"
     distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+    try:
+        do(sys.argv[1])
+    finally:  # or the threads of the group may abort the process
+        distributed.destroy_process_group()
+
+
+def do(what: str) -> None:
+    rank, is_maker = int(os.environ["RANK"]), os.environ["LOCAL_RANK"] == "0"
     if what == "rows":
         shared = share(make)
         store = shared["store"]

@@ -185,6 +185,20 @@ def test_ranks_that_differ_are_refused(data: Path) -> None:
             assert f"error: {'features: ' * (what == 'store')}{what}" in errors and "Traceback" not in errors
 
 
+def test_one_machine_without_its_store_ends_all(data: Path) -> None:
+    with CompressedFeatureStore.build(np.load(data / "features.npy"), progress=False) as store:
+        store.save(data / "x.ibp")
+    programs = [
+        arguments(data, f"loop={A_LOOP}", f"store.path={name}.ibp", "train.batch_size=99")
+        for name in ("x", "none", "none")
+    ]
+    done = rank_processes.run(programs, data, machines=[1, 2])
+    assert [status for status, *_ in done] == [2, 2, 2], done
+    for (_, _, errors), which in zip(done, ("rank 1: ", "", ""), strict=True):
+        assert f"error: features: {which}store.path: " in errors and "No such file" in errors
+        assert "Traceback" not in errors
+
+
 def test_a_rank_that_dies_ends_the_others(data: Path) -> None:
     """Without workers: killed while it makes their queues, glibc leaves an empty file for a semaphore."""
     shared_memory = set(os.listdir("/dev/shm"))
