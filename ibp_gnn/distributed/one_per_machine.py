@@ -43,15 +43,23 @@ def one_per_machine(make: Callable[[], T], *, local_rank: int, local_size: int, 
         RuntimeError: the process that makes it has ended, or another one has not come in time.
     """
     if local_size == 1:
+        if distributed.is_initialized():  # other machines may have several processes, which wait for this one
+            _tell_all(None)
         return make()
     with _Listener(local_size - 1) if local_rank == 0 else _nothing() as listener:
         # Known to the processes of the group alone. Senders of descriptors ask for it.
         mine = None if listener is None else (listener.address, bytes(current_process().authkey))
-        of_all: list[Any] = [None] * distributed.get_world_size()
-        distributed.all_gather_object(of_all, mine)
+        of_all = _tell_all(mine)
         if listener is not None:
             return _send(make, listener, timeout)
         return _receive(*of_all[distributed.get_rank() - local_rank])
+
+
+def _tell_all(value: Any) -> list[Any]:
+    """A collective call. Returns the value of every process, by rank."""
+    of_all: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(of_all, value)
+    return of_all
 
 
 def _send(make: Callable[[], T], listener: _Listener, timeout: timedelta) -> T:

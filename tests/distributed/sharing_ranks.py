@@ -32,6 +32,8 @@ def make() -> dict[str, Any]:
 
 def main() -> None:
     what, rank = sys.argv[1], int(os.environ["RANK"])
+    if what == "uneven":  # ranks 0 and 1 on a machine, rank 2 on another
+        os.environ |= {"LOCAL_RANK": "010"[rank], "LOCAL_WORLD_SIZE": "221"[rank]}
     is_maker = os.environ["LOCAL_RANK"] == "0"
     distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
     if what == "rows":
@@ -45,6 +47,11 @@ def main() -> None:
         assert not store.gather(torch.tensor([3])).any()
         print(shared["rank"])
         distributed.barrier()
+    elif what == "uneven":
+        print(share(lambda: f"made by {rank}"))
+        of_all: list[Any] = [None] * 3
+        distributed.all_gather_object(of_all, rank)
+        print(of_all)
     elif what == "error":
 
         def fail() -> None:
