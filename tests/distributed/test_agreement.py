@@ -27,6 +27,9 @@ def test_two_ranks(tmp_path: Path) -> None:
         assert "; ranks [1]: " in different
     with CompressedFeatureStore.build(fitting(), "ibp", progress=False) as store:
         assert fingerprint(store) == found
+    failed, failing = (errors for *_, errors in done)
+    assert "store: rank 1 has none to compare: ValueError: this CompressedFeatureStore is closed" in failed
+    assert "\nthis CompressedFeatureStore is closed" in f"\n{failing}"
 
 
 @pytest.mark.parametrize("codec", ["ibp", "dict"])

@@ -176,13 +176,14 @@ def test_ranks_that_differ_are_refused(data: Path) -> None:
             store.save(data / name)
     loop = f"loop={A_LOOP}"
     for what, programs, machines in (
-        ("config", [arguments(data, loop), arguments(data, loop, "train.lr=0.1")], 1),
+        ("config: want the same on all ranks, got ranks [0]: ...", [arguments(data, loop), arguments(data, loop, "train.lr=0.1")], 1),
         ("store", [arguments(data, loop, f"store.path={name}.ibp") for name in "ab"], 2),
         ("train.batch_size: want a multiple of 2", [arguments(data, loop, "train.batch_size=99")] * 2, 1),
     ):
         for status, _, errors in rank_processes.run(programs, data, machines=machines):
             assert status == 2, errors
             assert f"error: {'features: ' * (what == 'store')}{what}" in errors and "Traceback" not in errors
+            assert what[:6] != "config" or ('"lr": 0.003' in errors and '"lr": 0.1' in errors), "the difference"
 
 
 def test_a_rank_that_dies_ends_the_others(data: Path) -> None:
