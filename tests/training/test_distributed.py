@@ -238,6 +238,13 @@ def test_alone() -> None:
         Ranks(size=3).batch_size(7)
 
 
+def test_a_rank_of_something_else_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It logs and writes."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert Ranks.start("cpu", 1.0) == Ranks() and is_first_process()
+
+
 def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
