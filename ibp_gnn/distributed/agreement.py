@@ -33,7 +33,7 @@ def fingerprint(store: CompressedFeatureStore) -> str:
         ValueError: the store is closed.
     """
     with store.lock:
-        rows, codec = store.rows, store.codec
+        rows = store.rows
         parts = {
             "slots": rows.slots[: rows.num_rows * rows.slot_bytes],
             "bitmask": rows.bitmask[: _native.cpu.bitmask_bytes(rows.num_rows)],
@@ -41,11 +41,25 @@ def fingerprint(store: CompressedFeatureStore) -> str:
         }
         if store.slot_of is not None:
             parts["slot_of"] = store.slot_of.view(torch.uint8)
-        described: list[Any] = [store.shape, str(store.dtype), store.slot_bytes, codec.kind, codec.form.parameters()]
-        described += [(name, _checksum(part)) for name, part in parts.items()]
-        tables = codec.form.tables()
-        described += [(name, table.shape, zlib.crc32(table.tobytes())) for name, table in sorted(tables.items())]
+        described = [describe(store), *((name, _checksum(part)) for name, part in parts.items())]
     return hashlib.sha256(repr(described).encode()).hexdigest()
+
+
+def describe(store: CompressedFeatureStore) -> str:
+    """Without a look at the rows.
+
+    Args:
+        store: any.
+
+    Returns:
+        A text that two stores have in common if each one's codec decodes the other one's slots.
+
+    Raises:
+        ValueError: the store is closed.
+    """
+    form = store.codec.form
+    tables = [(name, table.shape, zlib.crc32(table.tobytes())) for name, table in sorted(form.tables().items())]
+    return f"{store.shape} {store.dtype} {store.slot_bytes} {store.codec.kind} {form.parameters()} {tables}"
 
 
 def require_same(value: str, what: str, group: distributed.ProcessGroup | None = None) -> None:

@@ -176,7 +176,11 @@ def test_ranks_that_differ_are_refused(data: Path) -> None:
             store.save(data / name)
     loop = f"loop={A_LOOP}"
     for what, programs, machines in (
-        ("config: want the same on all ranks, got ranks [0]: ...", [arguments(data, loop), arguments(data, loop, "train.lr=0.1")], 1),
+        (
+            "config: want the same on all ranks, got ranks [0]: ...",
+            [arguments(data, loop), arguments(data, loop, "train.lr=0.1")],
+            1,
+        ),
         ("store", [arguments(data, loop, f"store.path={name}.ibp") for name in "ab"], 2),
         ("train.batch_size: want a multiple of 2", [arguments(data, loop, "train.batch_size=99")] * 2, 1),
     ):
