@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +16,7 @@ from .. import _native
 from ..store.feature_store import CompressedFeatureStore
 
 _PART_BYTES = 32 << 20  # what a thread takes at a time
+_SHOWN = 200  # characters of a value, in a message
 
 
 def fingerprint(store: CompressedFeatureStore) -> str:
@@ -31,7 +33,7 @@ def fingerprint(store: CompressedFeatureStore) -> str:
         ValueError: the store is closed.
     """
     with store.lock:
-        rows, codec = store.rows, store.codec
+        rows = store.rows
         parts = {
             "slots": rows.slots[: rows.num_rows * rows.slot_bytes],
             "bitmask": rows.bitmask[: _native.cpu.bitmask_bytes(rows.num_rows)],
@@ -39,11 +41,25 @@ def fingerprint(store: CompressedFeatureStore) -> str:
         }
         if store.slot_of is not None:
             parts["slot_of"] = store.slot_of.view(torch.uint8)
-        described: list[Any] = [store.shape, str(store.dtype), store.slot_bytes, codec.kind, codec.form.parameters()]
-        described += [(name, _checksum(part)) for name, part in parts.items()]
-        tables = codec.form.tables()
-        described += [(name, table.shape, zlib.crc32(table.tobytes())) for name, table in sorted(tables.items())]
+        described = [describe(store), *((name, _checksum(part)) for name, part in parts.items())]
     return hashlib.sha256(repr(described).encode()).hexdigest()
+
+
+def describe(store: CompressedFeatureStore) -> str:
+    """Without a look at the rows.
+
+    Args:
+        store: any.
+
+    Returns:
+        A text that two stores have in common if each one's codec decodes the other one's slots.
+
+    Raises:
+        ValueError: the store is closed.
+    """
+    form = store.codec.form
+    tables = [(name, table.shape, zlib.crc32(table.tobytes())) for name, table in sorted(form.tables().items())]
+    return f"{store.shape} {store.dtype} {store.slot_bytes} {store.codec.kind} {form.parameters()} {tables}"
 
 
 def require_same(value: str, what: str, group: distributed.ProcessGroup | None = None) -> None:
@@ -56,16 +72,45 @@ def require_same(value: str, what: str, group: distributed.ProcessGroup | None =
 
     Raises:
         ValueError: in every process, if two have different values; says which have which.
+        RuntimeError: another process called `require_same_made`, and has nothing to compare.
+    """
+    require_same_made(lambda: value, what, group)
+
+
+def require_same_made(make: Callable[[], str], what: str, group: distributed.ProcessGroup | None = None) -> None:
+    """As `require_same`, of what `make` returns. If it raises in one process, no other one waits for that one.
+
+    Args:
+        make: makes what this process has.
+        what: names it in the message.
+        group: whose processes compare. None: all.
+
+    Raises:
+        Exception: what `make` raised here.
+        RuntimeError: it raised in another process.
+        ValueError: as `require_same`.
     """
     if not distributed.is_initialized():
+        make()
         return
-    values: list[Any] = [None] * distributed.get_world_size(group)
-    distributed.all_gather_object(values, value, group=group)
+    value, error = "", None
+    try:
+        value = make()
+    except Exception as raised:
+        error = raised
+    of_all: list[Any] = [None] * distributed.get_world_size(group)
+    mine = value, None if error is None else f"{type(error).__name__}: {error}"
+    distributed.all_gather_object(of_all, mine, group=group)
+    if error is not None:
+        raise error
     ranks_with: dict[str, list[int]] = {}
-    for rank, other in enumerate(values):
+    for rank, (other, failure) in enumerate(of_all):
+        if failure is not None:
+            raise RuntimeError(f"{what}: rank {rank} has none to compare: {failure}")
         ranks_with.setdefault(other, []).append(rank)
     if len(ranks_with) > 1:
-        got = "; ".join(f"ranks {ranks}: {_shortened(other)}" for other, ranks in ranks_with.items())
+        first = len(os.path.commonprefix(list(ranks_with)))
+        got = "; ".join(f"ranks {ranks}: {_shortened(other, first)}" for other, ranks in ranks_with.items())
         raise ValueError(f"{what}: want the same on all ranks, got {got}")
 
 
@@ -79,8 +124,9 @@ def require_same_store(store: CompressedFeatureStore, group: distributed.Process
     Raises:
         ValueError: in every process, if two stores have other rows, another codec or another order.
         FormatError: the rows lie in a damaged file.
+        RuntimeError: they do in another process.
     """
-    require_same(fingerprint(store), "store", group)
+    require_same_made(lambda: fingerprint(store), "store", group)
 
 
 def _checksum(data: torch.Tensor) -> tuple[int, tuple[int, ...]]:
@@ -96,5 +142,7 @@ def _checksum(data: torch.Tensor) -> tuple[int, tuple[int, ...]]:
         return len(data), tuple(pool.map(zlib.crc32, parts()))
 
 
-def _shortened(value: str) -> str:
-    return value if len(value) <= 200 else value[:200] + "..."
+def _shortened(value: str, first: int) -> str:
+    """first: where the values begin to differ. Its neighbourhood."""
+    start, end = max(0, first - _SHOWN // 2), first + _SHOWN // 2
+    return "..." * (start > 0) + value[start:end] + "..." * (end < len(value))

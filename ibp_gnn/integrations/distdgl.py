@@ -85,7 +85,7 @@ def attach(dist_graph: Any, part_config: str | os.PathLike[str]) -> Any:
     attached = []
     for (node_type, feature), layout in found.items():
         data = dist_graph.nodes[node_type].data
-        if slots_name(feature) not in data:
+        if slots_name(feature) not in data or (layout.piece_bytes and overflow_name(feature) not in data):
             raise ValueError(f"dist_graph: want servers with the partitions of {path}, got features {sorted(data)}")
         slots, overflow = data[slots_name(feature)], data[overflow_name(feature)] if layout.piece_bytes else None
         with CompressedFeatureStore.load(path.parent / layout.codec, mmap=False, pin=False) as no_rows:

@@ -150,8 +150,9 @@ def _pull_first(feature: CompressedDistTensor, order: torch.Tensor, limit: int |
         fitting = part.num_rows
         if limit is not None:
             cost = layout.slot_bytes + part.overflows().to(torch.int64) * layout.row_bytes
-            left = limit - first * layout.slot_bytes - num_overflow * layout.row_bytes
-            fitting = int((torch.cumsum(cost, 0) <= left).sum())
+            bits = (torch.arange(first + 1, first + len(ids) + 1, device="cpu") + 31) // 32 * 4
+            left = limit - first * layout.slot_bytes - num_overflow * layout.row_bytes - 2 * slack
+            fitting = int((torch.cumsum(cost, 0) + bits <= left).sum())
         part = part.select(torch.arange(fitting, device="cpu"), first_overflow=num_overflow)
         rows.slot_matrix()[first : first + fitting] = part.slot_matrix()
         rows.bitmask[first // 8 : first // 8 + len(part.bitmask)] = part.bitmask
@@ -160,9 +161,13 @@ def _pull_first(feature: CompressedDistTensor, order: torch.Tensor, limit: int |
         if fitting < len(ids):
             break
     slots = rows.slots[: first * layout.slot_bytes + slack]
+    if first < most:
+        slots = slots.clone()  # a view would keep the room for all of them
+        slots[first * layout.slot_bytes :] = 0
     overflow.append(torch.zeros(1, slack, dtype=torch.uint8, device="cpu"))
     together = torch.cat([part.flatten() for part in overflow])
-    return dataclasses.replace(rows, num_rows=first, slots=slots, overflow=together)
+    bitmask = rows.bitmask[: _native.cpu.bitmask_bytes(first)]
+    return dataclasses.replace(rows, num_rows=first, slots=slots, bitmask=bitmask, overflow=together)
 
 
 def _write(out: torch.Tensor, where: torch.Tensor, rows: torch.Tensor) -> None:

@@ -65,6 +65,8 @@ def compress_partitions(
     for rows in parts.each("measuring"):
         for name, feature in made.items():
             feature.measure(rows[name])
+    new_path = path.with_suffix(".ibp.json")
+    new_path.unlink(missing_ok=True)  # of an earlier call, whose files are written over from here on
     for feature in made.values():
         feature.choose(path.parent)
     new_config = {**config, KEY: {"version": VERSION, "features": {}}}
@@ -75,7 +77,6 @@ def compress_partitions(
         new_config[f"part-{number}"] = {**config[f"part-{number}"], "node_feats": parts.write(number, tensors)}
     for name, feature in made.items():
         new_config[KEY]["features"][name] = dataclasses.asdict(feature.layout)
-    new_path = path.with_suffix(".ibp.json")
     partial = new_path.with_name(new_path.name + ".partial")
     partial.write_text(json.dumps(new_config, indent=4), encoding="utf-8")
     partial.replace(new_path)  # last: a config names files that are there

@@ -11,7 +11,7 @@ import torch
 from ..codec.compressed_rows import CompressedRows, pack_bits
 from ..codec.gather import GpuGather, MappedRows, Remap
 from ..codec.values import as_ids
-from ..distributed.agreement import require_same, require_same_store
+from ..distributed.agreement import require_same_made, require_same_store
 from ..gpu.cache import CompressedGPUCache, Parts, bytes_of_each, fixed_bytes, hot_order
 from ..gpu.capacity import parse_capacity
 from ..store.feature_store import CompressedFeatureStore
@@ -25,6 +25,7 @@ Placement = Literal["auto", "replicate", "shard"]
 # with NVLink; what counts is how they compare.
 _LOCAL, _PEER, _HOST = 1600.0, 360.0, 55.0
 _CHOICES = 64  # how many splits "auto" compares
+_SLACK_BYTES = 256  # of the buffers, and bitmasks of whole words
 _MAX_PLACES = 2**31 - 1  # the table of places is int32
 
 
@@ -109,20 +110,27 @@ class ShardedGPUCache(CompressedGPUCache):
         require_same_store(store)
         communicator = wholegraph.of_machine()
         self._rank, self._size = communicator.get_rank(), communicator.get_size()
-        order = hot_order(store, hotness, hot_ids)
         with store.lock:
-            limit, most_rows = parse_capacity(
-                capacity_per_gpu, num_rows=len(store), store_bytes=store.nbytes, device=self.device
-            )
-            if isinstance(capacity_per_gpu, str) and limit is None:
-                order = order[: most_rows * self._size]
-            scores = None if hotness is None else torch.as_tensor(hotness, device="cpu")[order].double()
-            self._split = self._choose(order, limit, most_rows, scores)
-            require_same(f"{tuple(self._split)} {_digest(order)}", "capacity_per_gpu, placement and hot rows")
-            self._build(order)
+            chosen: list[torch.Tensor] = []
 
-    def _choose(self, order: torch.Tensor, limit: int | None, most_rows: int, scores: torch.Tensor | None) -> Split:
+            def choose() -> str:
+                order, self._split = self._choose(hotness, hot_ids)
+                chosen.append(order)
+                return f"{tuple(self._split)} {_digest(order)}"
+
+            require_same_made(choose, "capacity_per_gpu, placement and hot rows")
+            self._build(*chosen)
+
+    def _choose(self, hotness: torch.Tensor | None, hot_ids: torch.Tensor | None) -> tuple[torch.Tensor, Split]:
+        """Returns ids, hottest first, and how many of them to replicate and to shard."""
         store, size = self.store, self._size
+        order = hot_order(store, hotness, hot_ids)
+        limit, most_rows = parse_capacity(
+            self._capacity, num_rows=len(store), store_bytes=store.nbytes, device=self.device
+        )
+        if limit is None:
+            order = order[: most_rows * size]
+        scores = None if hotness is None else torch.as_tensor(hotness, device="cpu")[order].double()
         available = None if limit is None else limit - fixed_bytes(store, is_prefix=False)
         each = (
             bytes_of_each(store, order)
@@ -130,16 +138,21 @@ class ShardedGPUCache(CompressedGPUCache):
             else torch.ones(len(order), dtype=torch.int64, device="cpu")
         )
         room = most_rows if available is None else available
-        if room < int(each[:1].sum()) or len(order) == 0:
-            raise ValueError(
-                f"capacity_per_gpu: want at least one row beside the tables, {int(each[:1].sum())} bytes and "
-                f"{fixed_bytes(store, is_prefix=False)}, got {self._capacity!r}"
-            )
         placement = self._placement
         if placement == "auto" and not wholegraph.peers_are_readable():
-            warnings.warn("these GPUs cannot read each other's memory: each caches the same rows", stacklevel=4)
+            warnings.warn("these GPUs cannot read each other's memory: each caches the same rows", stacklevel=5)
             placement = "replicate"
-        return choose_split(each, room, size, placement, scores, row_bits=available is not None)
+        split = Split(0, 0)
+        if len(order):
+            split = choose_split(each, room, size, placement, scores, row_bits=available is not None)
+        if sum(split) == 0:
+            longest = int(each.max()) if len(each) else 0
+            enough = fixed_bytes(store, is_prefix=False) + _SLACK_BYTES + 2 * longest + 1
+            raise ValueError(
+                "capacity_per_gpu: want at least one row beside the tables, for which "
+                f"{enough} bytes are enough, got {self._capacity!r}"
+            )
+        return order, split
 
     def _build(self, order: torch.Tensor) -> None:
         store, (replicated, sharded), size = self.store, self._split, self._size
@@ -352,7 +365,7 @@ def choose_split(
         The split.
     """
     until = torch.cat([torch.zeros(1, dtype=torch.int64, device="cpu"), torch.cumsum(each, 0)])
-    slack = 256 if row_bits else 0  # of the buffers, and bitmasks of whole words
+    slack = _SLACK_BYTES if row_bits else 0
 
     def fitting(replicated: int) -> int:
         """How many of the next rows fit beside so many replicated ones."""

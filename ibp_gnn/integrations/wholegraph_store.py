@@ -11,7 +11,7 @@ from ..codec.codec import Codec
 from ..codec.compressed_rows import CompressedRows, index_bytes, pack_bits
 from ..codec.gather import GatherStats, GpuGather, MappedRows
 from ..codec.values import as_ids, check_ids_on_cpu, prepare_out, resolve_device
-from ..distributed.agreement import require_same
+from ..distributed.agreement import describe, require_same_made
 from ..gpu.cache import hot_order, rows_that_fit
 from ..gpu.capacity import parse_capacity
 from ..gpu.side_stream import SideStream
@@ -78,8 +78,8 @@ class DistributedFeatureStore:
         Raises:
             FormatError: the store's file is damaged.
             ImportError: pylibwholegraph is not installed.
-            RuntimeError: no GPU.
-            ValueError: a bad argument, or processes that have different stores.
+            RuntimeError: no GPU, or another process cannot read its rows.
+            ValueError: a bad argument, or processes whose stores have other shapes or codecs. Rows are not compared.
         """
         if location not in ("cuda", "cpu"):
             raise ValueError(f"location: want cuda or cpu, got {location!r}")
@@ -87,35 +87,49 @@ class DistributedFeatureStore:
             raise ValueError("cache: want a capacity beside hotness or hot_ids, got None")
         wholegraph.library()
         self.device = wholegraph.require_gpu()
+        communicator = wholegraph.of_all()
+        require_same_made(lambda: f"{describe(store)} {location}", "store")
         self.codec: Codec = store.codec
         self.shape, self.dtype, self._slot_bytes = store.shape, store.dtype, store.slot_bytes
-        communicator = wholegraph.of_all()
-        parameters = [self.shape, str(self.dtype), self._slot_bytes, self.codec.kind, self.codec.form.parameters()]
-        require_same(f"{parameters} {location}", "store")
         self._stats = GatherStats()
         self._last: GpuGather | None = None
         self._records: _SharedRows | None = _SharedRows(len(store), self._slot_bytes + 1, location, communicator)
         first, count = self._records.part
         own = torch.arange(first, first + count, device="cpu")
         counts = _gathered(int(store.overflows(own).sum()), communicator.get_size())
+        first_overflow = sum(counts[: communicator.get_rank()])
         self._overflow: _SharedRows | None = None
         if sum(counts):
             self._overflow = _SharedRows(sum(counts), self.codec.row_bytes, location, communicator)
-        self._fill(store, own, sum(counts[: communicator.get_rank()]))
-        self._cache_hottest(store, cache, hotness, hot_ids)
-
-    def _fill(self, store: CompressedFeatureStore, own: torch.Tensor, first_overflow: int) -> None:
-        records, overflow = self._records, self._overflow
-        assert records is not None
         raw: list[torch.Tensor] = []
-        for ids in own.split(_ROWS_AT_ONCE):
+
+        def read() -> str:
+            raw.append(self._fill(store, own, first_overflow))
+            self._cache_hottest(store, cache, hotness, hot_ids)
+            return ""
+
+        try:
+            require_same_made(read, "rows")
+        except Exception:
+            if communicator.get_size() == 1:  # else it would wait for the others, which may be gone
+                self.close()
+            raise
+        self._records.barrier()
+        if self._overflow is not None:
+            self._overflow.write_anywhere(first_overflow, raw[0])
+
+    def _fill(self, store: CompressedFeatureStore, own: torch.Tensor, first_overflow: int) -> torch.Tensor:
+        """Writes this process's slots. own: int64 [n], its ids, rising by one; it may have none. first_overflow: number
+        of its first overflow row. Returns these: uint8 [m, row_bytes]."""
+        assert self._records is not None
+        raw = [torch.empty(0, self.codec.row_bytes, dtype=torch.uint8, device="cpu")]
+        for start in range(0, len(own), _ROWS_AT_ONCE):
+            ids = own[start : start + _ROWS_AT_ONCE]
             rows = store.copy_of(ids, first_overflow=first_overflow + sum(map(len, raw)))
             is_raw = (~rows.is_compressed()).to(torch.uint8).unsqueeze(1)
-            records.write(int(ids[0]), torch.cat([rows.slot_matrix(), is_raw], 1))
+            self._records.write(int(ids[0]), torch.cat([rows.slot_matrix(), is_raw], 1))
             raw.append(rows.overflow_matrix())
-        records.barrier()
-        if overflow is not None:
-            overflow.write_anywhere(first_overflow, torch.cat(raw) if raw else None)
+        return torch.cat(raw)
 
     def _cache_hottest(
         self,
@@ -159,7 +173,8 @@ class DistributedFeatureStore:
     def gather(
         self, ids: Any, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """A collective call. The rows of these ids; waits for the current stream.
+        """A collective call. The rows of these ids; waits for the current stream. If it raises here (other than after
+        `close`), other processes get their rows all the same.
 
         Args:
             ids: [n] int32/int64, on CPU or CUDA, repeats and n == 0 allowed.
@@ -170,16 +185,20 @@ class DistributedFeatureStore:
             [n, *row_shape] on `device`.
 
         Raises:
-            IndexError: names the first bad id, after this process has taken its part in the call.
+            IndexError: names the first bad id.
             FormatError: a row of an earlier gather is damaged.
             TypeError: other ids.
             ValueError: an `out` that does not fit, or after `close`.
         """
         if self._records is None:
             raise ValueError("this DistributedFeatureStore is closed")
-        ids = as_ids(ids)
-        target = resolve_device(device, ids.device)
-        out = prepare_out(out, (len(ids), *self.codec.row_shape), self.dtype, target)
+        try:
+            ids = as_ids(ids)
+            target = resolve_device(device, ids.device)
+            out = prepare_out(out, (len(ids), *self.codec.row_shape), self.dtype, target)
+        except Exception:
+            self._pull(torch.empty(0, dtype=torch.int64, device=self.device))  # the others wait for this process
+            raise
         rows = out if target == self.device else torch.empty(out.shape, dtype=self.dtype, device=self.device)
         given, ids = ids, ids.to(self.device, torch.int64)
         is_bad = (ids < 0) | (ids >= len(self))
@@ -202,8 +221,8 @@ class DistributedFeatureStore:
             FormatError, IndexError, TypeError, ValueError: as `gather`.
         """
         side = SideStream(self.device)
-        ids = as_ids(ids)
-        side.take([ids])
+        if isinstance(ids, torch.Tensor):
+            side.take([ids])
         with torch.cuda.stream(side.stream):
             rows = self.gather(ids, device=self.device)
         return Pending(rows, side)
@@ -235,7 +254,7 @@ class DistributedFeatureStore:
             store_offset=num_cached,
             num_rows=num_cached + pulled.num_rows,
         )
-        self._last.gather(places, out)
+        self._last.gather(places, out, max_blocks=0)
 
     def _pull(self, ids: torch.Tensor) -> CompressedRows:
         """A collective call. The rows of these ids, compressed, on the GPU."""
@@ -321,14 +340,10 @@ class _SharedRows:
         at = first - self._first
         self._local[at : at + len(rows)].copy_(self._padded(rows))
 
-    def write_anywhere(self, first: int, rows: torch.Tensor | None) -> None:
+    def write_anywhere(self, first: int, rows: torch.Tensor) -> None:
         """A collective call. rows: uint8 [n, row_bytes], for whatever processes have them."""
-        count = 0 if rows is None else len(rows)
-        values = torch.empty(0, self._local.shape[1], dtype=torch.int32, device="cpu")
-        if rows is not None:
-            values = self._padded(rows)
-        at = torch.arange(first, first + count, device="cuda")
-        self._tensor.scatter(values.cuda(), at)
+        at = torch.arange(first, first + len(rows), device="cuda")
+        self._tensor.scatter(self._padded(rows).cuda(), at)
         self.barrier()
 
     def _padded(self, rows: torch.Tensor) -> torch.Tensor:

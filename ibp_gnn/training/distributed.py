@@ -25,7 +25,11 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # that to
 
 def is_first_process() -> bool:
     """Of those that torchrun has started, if it has: the one that logs and writes the run's files."""
-    return os.environ.get("RANK", "0") == "0"
+    return not _is_under_torchrun() or os.environ["RANK"] == "0"
+
+
+def _is_under_torchrun() -> bool:
+    return os.environ.keys() >= set(_VARIABLES)
 
 
 def leave() -> None:
@@ -69,7 +73,7 @@ class Ranks:
 
         Raises ConfigError if there are fewer GPUs than processes.
         """
-        if not os.environ.keys() >= set(_VARIABLES):
+        if not _is_under_torchrun():
             return cls()
         rank, size, local_rank, local_size = (int(os.environ[name]) for name in _VARIABLES)
         timeout = timedelta(seconds=timeout_seconds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import distributed
 from update_rows import ALL, fitting
@@ -17,7 +19,7 @@ def build(rows: torch.Tensor, codec: str = "ibp", order: torch.Tensor | None = N
 def message(store: CompressedFeatureStore) -> str:
     try:
         require_same_store(store)
-    except ValueError as error:
+    except (RuntimeError, ValueError) as error:
         return str(error)
     return "the same"
 
@@ -33,6 +35,10 @@ def main() -> None:
     print(message(build(rows, "dict" if rank else "ibp")))
     print(message(build(rows, order=ALL.flip(0) if rank else None)))
     print(fingerprint(build(rows)))
+    closed = build(rows)
+    if rank:
+        closed.close()
+    print(message(closed), file=sys.stderr)
     alone = [distributed.new_group([0]), distributed.new_group([1])][rank]
     require_same(str(rank), "rank", alone)
     distributed.destroy_process_group()

@@ -31,6 +31,9 @@ def make() -> dict[str, Any]:
 
 
 def main() -> None:
+    if sys.argv[1] == "uneven":  # ranks 0 and 1 on a machine, rank 2 on another
+        rank = int(os.environ["RANK"])
+        os.environ |= {"LOCAL_RANK": "010"[rank], "LOCAL_WORLD_SIZE": "221"[rank]}
     distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
     try:
         do(sys.argv[1])
@@ -51,6 +54,11 @@ def do(what: str) -> None:
         assert not store.gather(torch.tensor([3])).any()
         print(shared["rank"])
         distributed.barrier()
+    elif what == "uneven":
+        print(share(lambda: f"made by {rank}"))
+        of_all: list[Any] = [None] * 3
+        distributed.all_gather_object(of_all, rank)
+        print(of_all)
     elif what == "error":
 
         def fail() -> None:

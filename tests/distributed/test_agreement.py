@@ -10,7 +10,7 @@ import torch
 from update_rows import fitting, raw
 
 from ibp_gnn import CompressedFeatureStore
-from ibp_gnn.distributed.agreement import fingerprint, require_same, require_same_store
+from ibp_gnn.distributed.agreement import describe, fingerprint, require_same, require_same_store
 
 PROGRAM = str(Path(__file__).parent / "agreeing_ranks.py")
 
@@ -27,6 +27,9 @@ def test_two_ranks(tmp_path: Path) -> None:
         assert "; ranks [1]: " in different
     with CompressedFeatureStore.build(fitting(), "ibp", progress=False) as store:
         assert fingerprint(store) == found
+    failed, failing = (errors for *_, errors in done)
+    assert "store: rank 1 has none to compare: ValueError: this CompressedFeatureStore is closed" in failed
+    assert "\nthis CompressedFeatureStore is closed" in f"\n{failing}"
 
 
 @pytest.mark.parametrize("codec", ["ibp", "dict"])
@@ -43,6 +46,18 @@ def test_a_fingerprint_is_of_the_content(tmp_path: Path, codec: str) -> None:
         assert fingerprint(store) != found
     with pytest.raises(ValueError, match="closed"):
         fingerprint(store)
+
+
+@pytest.mark.parametrize("codec", ["ibp", "dict"])
+def test_a_description_is_of_what_decodes(codec: str) -> None:
+    rows = torch.rand(2000, 32) + 1
+    stores = [CompressedFeatureStore.build(part, codec, progress=False) for part in (rows, rows.flip(0), 16 * rows)]
+    one, same, other = (describe(store) for store in stores)
+    assert one == same
+    assert stores[0].codec.form.parameters() == stores[2].codec.form.parameters()
+    assert stores[0].slot_bytes == stores[2].slot_bytes and one != other, "tables differ"
+    for store in stores:
+        store.close()
 
 
 def test_every_byte_counts() -> None:

@@ -30,6 +30,12 @@ def test_one_makes_it_and_all_read_it(tmp_path: Path, machines: list[int], said:
     assert rank_processes.left_in_shared_memory(before) == set()
 
 
+def test_machines_with_other_numbers_of_processes(tmp_path: Path) -> None:
+    done = rank_processes.run([[PROGRAM, "uneven"]] * 3, tmp_path)
+    assert [status for status, *_ in done] == [0] * 3, done
+    assert [output.splitlines() for _, output, _ in done] == [[f"made by {i}", "[0, 1, 2]"] for i in (0, 0, 2)]
+
+
 def test_what_it_raises_is_raised_by_all(tmp_path: Path) -> None:
     done = rank_processes.run([[PROGRAM, "error"]] * 2, tmp_path)
     assert [(status, output) for status, output, _ in done] == [(0, "store: there is none\n")] * 2, done

@@ -154,6 +154,11 @@ def test_configs_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="dist_graph: want servers with the partitions of"):
         ibp_gnn.distdgl.attach(PartGraph(path), config)
     graph = PartGraph(config)
+    del graph.ndata["feat.overflow"]
+    with pytest.raises(ValueError, match="dist_graph: want servers with the partitions of"):
+        ibp_gnn.distdgl.attach(graph, config)
+    assert "feat.slots" in graph.ndata
+    graph = PartGraph(config)
     graph.ndata["feat.slots"].shape = (NODES, 7)
     with pytest.raises(ValueError, match=r"feat: want slots \[600, \d+\] uint8, got \[600, 7\]"):
         ibp_gnn.distdgl.attach(graph, config)

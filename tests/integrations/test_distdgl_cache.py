@@ -42,7 +42,10 @@ def test_exact_bits(tmp_path: Path, capacity: float | int | str, dtype: torch.dt
     if capacity == "100 rows":
         assert cache.num_cached == 100
     elif capacity == 4000:
-        assert 0 < cache.num_cached * feature.layout.slot_bytes <= 4000
+        assert 2000 < cache.nbytes <= 4000
+    elif capacity == "50%":
+        assert 0.95 * feature.nbytes / 2 < cache.nbytes <= feature.nbytes / 2
+        assert cache._rows.slots.untyped_storage().nbytes() == cache._rows.slots.numel()
     assert "rows" in repr(cache) and cache.nbytes > 0
 
 

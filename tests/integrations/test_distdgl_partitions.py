@@ -62,6 +62,18 @@ def test_many_chunks_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [file.read_bytes() for file in files] == whole
 
 
+def test_no_config_names_files_of_two_calls(tmp_path: Path) -> None:
+    path = partition(tmp_path, rows_with_overflow())
+    new_path = compress_partitions(path, ["feat"], codec="dict", progress=False)
+    with pytest.raises(ValueError, match="codec"):  # nothing was written
+        compress_partitions(path, ["feat"], codec="zip", progress=False)
+    assert new_path.exists()
+    (tmp_path / "part1" / "node_feat.ibp.dgl.partial").mkdir()  # the second partition cannot be written
+    with pytest.raises(dgl.DGLError):
+        compress_partitions(path, ["feat"], codec="ibp", progress=False)
+    assert not new_path.exists()
+
+
 def test_a_fitted_codec(tmp_path: Path) -> None:
     path = partition(tmp_path, rows_with_overflow())
     codec = ibp_gnn.Codec.fit(rows_with_overflow(), codec="ibp")

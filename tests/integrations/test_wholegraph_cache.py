@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ibp_gnn import CompressedFeatureStore
+from ibp_gnn.gpu.cache import fixed_bytes
 from ibp_gnn.integrations.wholegraph_cache import Placement, choose_split
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
 from ibp_gnn.wholegraph import ShardedGPUCache, Split
@@ -61,6 +62,31 @@ def store_of(dtype: torch.dtype, order: torch.Tensor | None = None) -> tuple[tor
     rows = special_rows(dtype, WIDTH, "outliers", ROWS)
     rows[::7] = special_rows(dtype, WIDTH, "random_bits", len(rows[::7]))  # they overflow
     return rows, CompressedFeatureStore.build(rows, order=order, progress=False)
+
+
+@pytest.mark.parametrize("placement", ["replicate", "shard"])
+@pytest.mark.parametrize("size", [1, 8])
+def test_a_cache_without_rows_is_refused(placement: Placement, size: int) -> None:
+    """Whatever the tables leave."""
+    _, store = store_of(torch.float32)
+    cache = object.__new__(ShardedGPUCache)  # to choose takes no GPU
+    cache.store, cache.device, cache._size, cache._placement = store, torch.device("cpu"), size, placement
+    messages = set()
+    with store:
+        for capacity in range(1, fixed_bytes(store, is_prefix=False) + 1000, 7):
+            cache._capacity = capacity
+            try:
+                _, split = cache._choose(None, None)
+            except ValueError as error:
+                messages.add(str(error).rpartition(",")[0])
+            else:
+                assert sum(split) > 0
+        (message,) = messages
+        cache._capacity = int(message.split()[-4])
+        assert message.startswith("capacity_per_gpu: want at least one row beside the tables, for which ")
+        assert sum(cache._choose(None, None)[1]) > 0
+        cache._capacity = "1 rows"
+        assert sum(cache._choose(None, None)[1]) == (size if placement == "shard" else 1)
 
 
 class TestOnGpu:

@@ -176,13 +176,18 @@ def test_ranks_that_differ_are_refused(data: Path) -> None:
             store.save(data / name)
     loop = f"loop={A_LOOP}"
     for what, programs, machines in (
-        ("config", [arguments(data, loop), arguments(data, loop, "train.lr=0.1")], 1),
+        (
+            "config: want the same on all ranks, got ranks [0]: ...",
+            [arguments(data, loop), arguments(data, loop, "train.lr=0.1")],
+            1,
+        ),
         ("store", [arguments(data, loop, f"store.path={name}.ibp") for name in "ab"], 2),
         ("train.batch_size: want a multiple of 2", [arguments(data, loop, "train.batch_size=99")] * 2, 1),
     ):
         for status, _, errors in rank_processes.run(programs, data, machines=machines):
             assert status == 2, errors
             assert f"error: {'features: ' * (what == 'store')}{what}" in errors and "Traceback" not in errors
+            assert what[:6] != "config" or ('"lr": 0.003' in errors and '"lr": 0.1' in errors), "the difference"
 
 
 def test_one_machine_without_its_store_ends_all(data: Path) -> None:
@@ -249,6 +254,13 @@ def test_alone() -> None:
     ranks.close()
     with pytest.raises(ConfigError, match="train.batch_size: want a multiple of 3, the number of processes, got 7"):
         Ranks(size=3).batch_size(7)
+
+
+def test_a_rank_of_something_else_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It logs and writes."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert Ranks.start("cpu", 1.0) == Ranks() and is_first_process()
 
 
 def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
