@@ -15,6 +15,7 @@ for. Buffers are made once and never move.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -223,6 +224,10 @@ class GpuDecoder(Decoder):
         self._landings.clear()
         self._placed.clear()
         self._arena.close()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing() and hasattr(self, "_copies"):
+            self._copies.synchronize()  # copies read page-locked memory, which goes now
 
     @property
     def device_nbytes(self) -> int:

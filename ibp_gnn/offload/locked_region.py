@@ -1,0 +1,81 @@
+"""A range of addresses that is filled from its start, and page-locked as far as it is filled."""
+
+from __future__ import annotations
+
+import mmap
+
+import torch
+
+from .. import _native
+from ..store.pinned import PageLock, PinError
+
+_FEWEST_BYTES, _MOST_BYTES = 64 << 10, 64 << 20  # that are locked at once, if not more are asked for
+_NO_RESERVE = 0x4000  # Linux' MAP_NORESERVE, which Python names from 3.13 on
+
+
+class Budget:
+    """How many bytes may be used, by several regions together."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.used = limit, 0
+
+    def take(self, length: int) -> None:
+        """Raises MemoryError if it is used up; then nothing is taken."""
+        if self.used + length > self.limit:
+            raise MemoryError(
+                f"budget: want {self.used + length} bytes of CPU memory for pages, got a limit of {self.limit}"
+            )
+        self.used += length
+
+    def give_back(self, length: int) -> None:
+        self.used -= length
+
+
+class LockedRegion:
+    """Addresses for `capacity` bytes, which take no memory until `grow` is called. GPUs read and write what is locked
+    by the same addresses."""
+
+    def __init__(self, capacity: int, device: torch.device, budget: Budget) -> None:
+        """device: that reads it; of a CPU nothing is page-locked. budget: what grows counts there."""
+        self._device, self._budget = device, budget
+        self._mapping = mmap.mmap(-1, max(capacity, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+        with torch.inference_mode(False):
+            self.bytes = torch.frombuffer(self._mapping, dtype=torch.uint8)
+        self.nbytes = 0  # that may be used
+        self._locks: list[PageLock] = []
+
+    def grow(self, length: int) -> None:
+        """Makes at least `length` bytes usable. Raises MemoryError, PinError; then nothing has changed."""
+        if length <= self.nbytes:
+            return
+        page = mmap.PAGESIZE
+        ahead = min(max(_FEWEST_BYTES, self.nbytes // 4), _MOST_BYTES)
+        wanted = min(max(length, self.nbytes + ahead), self.bytes.numel())
+        if length > wanted:
+            raise MemoryError(f"want {length} bytes of addresses, got {self.bytes.numel()}")
+        end = min(-(-wanted // page) * page, self.bytes.numel())
+        if self._budget.used + end - self.nbytes > self._budget.limit:
+            end = min(-(-length // page) * page, self.bytes.numel())
+        self._budget.take(end - self.nbytes)
+        if self._device.type == "cuda":
+            piece = self.bytes[self.nbytes : end]
+            try:
+                lock = PageLock(piece, self._device)
+            except RuntimeError as error:
+                self._budget.give_back(end - self.nbytes)
+                raise PinError(f"could not page-lock {end - self.nbytes} bytes of pages: {error}") from error
+            if lock.address != piece.data_ptr():
+                lock.close()
+                self._budget.give_back(end - self.nbytes)
+                raise PinError("want a system where GPUs use the addresses of the CPU, got one with others")
+            self._locks.append(lock)
+        self.nbytes = end
+
+    def close(self) -> None:
+        """Unlocks. No GPU may be using it."""
+        for lock in self._locks:
+            lock.close()
+        self._locks = []
+        self._budget.give_back(self.nbytes)
+        self.nbytes = 0
+        self.bytes = self.bytes[:0]
