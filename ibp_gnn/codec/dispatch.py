@@ -80,8 +80,8 @@ def encode(
 
 def encode_once(form: Form, rows: torch.Tensor, out: CompressedRows, overflow_count: torch.Tensor) -> None:
     """Writes rows on a GPU, which nobody has measured, to `out`, for forms and slots of which the extension's
-    can_encode_once says so. Does not wait. overflow_count: int64 [1], becomes how many do not fit their slots. These are
-    in the overflow area in any order, as far as it has room."""
+    can_encode_once says so. Does not wait. overflow_count: int64 [1], becomes how many do not fit their slots. These
+    are in the overflow area in any order, as far as it has room."""
     with torch.cuda.device(rows.device):
         tables = form.on_device(rows.device, encoder=True)
         where = (out.slots, out.slot_bytes, out.bitmask, out.overflow)

@@ -1,4 +1,4 @@
-"""What an offloaded model's operations read their weights from. This one is for the CPU; gpu_decoder.py has the other."""
+"""What operations of an offloaded model read weights from: here for the CPU, in gpu_decoder.py for a GPU."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ class Decoder(abc.ABC):
     @abc.abstractmethod
     def copy(self, number: int, device: torch.device | None = None) -> torch.Tensor:
         """The weight in memory of its own. device: None: the decoder's."""
+
+    @abc.abstractmethod
+    def compressed(self, number: int) -> CompressedWeight:
+        """The weight compressed, in CPU memory or on a GPU."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -70,6 +74,9 @@ class CpuDecoder(Decoder):
 
     def copy(self, number: int, device: torch.device | None = None) -> torch.Tensor:
         return self._weights[number].decompress(device)
+
+    def compressed(self, number: int) -> CompressedWeight:
+        return self._weights[number]
 
     def close(self) -> None:
         pass

@@ -7,9 +7,9 @@ A weight is in one of three places:
     streamed    in page-locked CPU memory. Its bytes come by DMA on a stream of their own into one of a few landing
                 buffers, and are decoded from there
 
-Decoding writes to one buffer, on the stream of the operation that reads it, so that nothing has to be waited for between
-the two. Two events guard a landing buffer: `filled`, which the decoder waits for, and `free`, which the next copy waits
-for. Buffers are made once and never move.
+Decoding writes to one buffer, on the stream of the operation that reads it: nothing is waited for between the two. Two
+events guard a landing buffer: `filled`, which the decoder waits for, and `free`, which the next copy waits for. Buffers
+are made once and never move.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..codec.gather import GpuGather, MappedRows
 from .decoder import Decoder, block_ids
 from .host_memory import HostArena
 from .placement import Placed
-from .weight import CompressedWeight
+from .weight import CompressedWeight, compress_weight
 
 
 class _Landing:
@@ -41,66 +41,66 @@ class _Landing:
 class GpuDecoder(Decoder):
     """See above."""
 
-    def __init__(self, placed: list[Placed], device: torch.device, prefetch: int) -> None:
-        """placed: emptied; the weights, which go to where they are to be one by one. prefetch: how many are on their
-        way at most while one is read. Raises PinError."""
-        self.device, self._prefetch = device, prefetch
+    def __init__(self, placed: Sequence[Placed], device: torch.device, prefetch: int) -> None:
+        """Until `fill` is called weights can be copied, not lent. prefetch: how many are on their way at most while one
+        is read."""
+        self.device, self._placed, self._prefetch = device, list(placed), prefetch
         self._turn = threading.RLock()
         self._arena = HostArena(pin=True)
-        self._placed: list[Placed] = []
+        self._copies = torch.cuda.Stream(device)
         self._raw_weights: dict[int, torch.Tensor] = {}
         self._gathers: dict[tuple[int, int | None], GpuGather] = {}
         self._landings: list[_Landing] = []
-        self._copies = torch.cuda.Stream(device)
-        self.streamed_bytes = 0  # since it was made
-        try:
-            with torch.inference_mode(False), torch.cuda.device(device):
-                self._fill(placed)
-        except BaseException:
-            self.close()
-            raise
+        self._raw = self._ids = torch.empty(0, dtype=torch.uint8, device=device)
+        self._raw_free = torch.cuda.Event()
         # What was read after a weight the last time; at first, the order of the model's modules.
-        streamed = [number for number, one in enumerate(self._placed) if one.lands]
+        streamed = [number for number, one in enumerate(placed) if one.lands]
         self._next = dict(zip(streamed, streamed[1:] + streamed[:1], strict=True))
         self._last: int | None = None
         self._captured = False  # a CUDA graph has the first landing buffer
+        self.streamed_bytes = 0  # since it was made
 
-    def _fill(self, placed: list[Placed]) -> None:
-        device, decoded = self.device, [one.weight for one in placed if one.is_decoded]
-        landing_bytes = max((one.weight.layout.nbytes for one in placed if one.lands), default=0)
-        self._raw = torch.empty(max((w.padded_nbytes for w in decoded), default=0), dtype=torch.uint8, device=device)
-        self._raw_free = torch.cuda.Event()
-        self._raw_free.record()
+    def fill(self) -> None:
+        """Brings weights to where they are to be, one by one, and makes the buffers. Raises PinError, and torch's error
+        where the GPU's memory does not do; then weights can still be copied."""
+        device, decoded = self.device, [one.weight for one in self._placed if one.is_decoded]
+        landing_bytes = max((one.weight.layout.nbytes for one in self._placed if one.lands), default=0)
+        most_bytes = max((weight.padded_nbytes for weight in decoded), default=0)
         most_blocks = max((weight.layout.num_rows for weight in decoded), default=0)
-        self._ids = torch.arange(most_blocks, dtype=torch.int32, device=device)
-        if landing_bytes:
-            self._landings = [_Landing(landing_bytes, device) for _ in range(self._prefetch + 1)]
-        placed.reverse()
-        while placed:
-            number, one = len(self._placed), placed.pop()
-            weight = one.weight
-            if one.place == "raw":
-                self._raw_weights[number] = weight.decompress(device)
-                weight = weight.without_buffer()
-            elif one.place == "compressed":
-                weight = weight.to(device)
-            else:
-                weight = weight.moved_to(self._arena.take(weight.layout.nbytes))
-            self._placed.append(one._replace(weight=weight))
-        self._arena.lock(device)
-        for number, one in enumerate(self._placed):
-            if one.place == "compressed":
-                self._gathers[number, None] = self._gather_from(one.weight, one.weight.buffer)
-            elif one.place == "streamed" and one.by_row:
-                rows = one.weight.rows
-                addresses = (self._arena.address_of(part) for part in (rows.slots, rows.overflow))
-                mapped = MappedRows(rows, *addresses, rows.bitmask.to(device), held_by=self._arena)
-                form = one.weight.codec.form
-                self._gathers[number, None] = GpuGather(form, device, mapped, lead_bytes=rows.slot_bytes)
-            if one.lands:
-                for slot, landing in enumerate(self._landings):
-                    self._gathers[number, slot] = self._gather_from(one.weight, landing.buffer)
-        torch.cuda.current_stream(device).synchronize()
+        del decoded  # as the only one who holds them, the list of weights lets go of each
+        with torch.inference_mode(False), torch.cuda.device(device):
+            self._raw = torch.empty(most_bytes, dtype=torch.uint8, device=device)
+            self._raw_free.record()
+            self._ids = torch.arange(most_blocks, dtype=torch.int32, device=device)
+            if landing_bytes:
+                self._landings = [_Landing(landing_bytes, device) for _ in range(self._prefetch + 1)]
+            for number, one in enumerate(self._placed):
+                self._placed[number] = one._replace(weight=self._moved(number, one))
+            self._arena.lock(device)
+            for number, one in enumerate(self._placed):
+                self._make_gathers(number, one)
+            torch.cuda.current_stream(device).synchronize()
+
+    def _moved(self, number: int, one: Placed) -> CompressedWeight:
+        if one.place == "raw":
+            self._raw_weights[number] = one.weight.decompress(self.device)
+            return one.weight.without_buffer()
+        if one.place == "compressed":
+            return one.weight.to(self.device)
+        return one.weight.moved_to(self._arena.take(one.weight.layout.nbytes))
+
+    def _make_gathers(self, number: int, one: Placed) -> None:
+        if one.place == "compressed":
+            self._gathers[number, None] = self._gather_from(one.weight, one.weight.buffer)
+        elif one.place == "streamed" and one.by_row:
+            rows = one.weight.rows
+            slots, overflow = self._arena.address_of(rows.slots), self._arena.address_of(rows.overflow)
+            mapped = MappedRows(rows, slots, overflow, rows.bitmask.to(self.device), held_by=self._arena)
+            form = one.weight.codec.form
+            self._gathers[number, None] = GpuGather(form, self.device, mapped, lead_bytes=rows.slot_bytes)
+        if one.lands:
+            for slot, landing in enumerate(self._landings):
+                self._gathers[number, slot] = self._gather_from(one.weight, landing.buffer)
 
     def _gather_from(self, weight: CompressedWeight, buffer: torch.Tensor) -> GpuGather:
         rows = MappedRows.on_device(weight.layout.rows_in(buffer))
@@ -131,9 +131,15 @@ class GpuDecoder(Decoder):
     def copy(self, number: int, device: torch.device | None = None) -> torch.Tensor:
         device = self.device if device is None else device
         with torch.inference_mode(False):
-            if self._placed[number].place == "raw":
+            if number in self._raw_weights:
                 return self._raw_weights[number].to(device, copy=True)
             return self._placed[number].weight.decompress(device)
+
+    def compressed(self, number: int) -> CompressedWeight:
+        one = self._placed[number]
+        if number in self._raw_weights:
+            return compress_weight(self._raw_weights[number], by_row=one.by_row, device=self.device)
+        return one.weight
 
     def read_rows(self, number: int, ids: torch.Tensor) -> torch.Tensor:
         one = self._placed[number]
@@ -184,9 +190,9 @@ class GpuDecoder(Decoder):
         for slot in self._slots():
             if self._landings[slot].holds == number:
                 return slot
-        slot = self._free_slot()
-        if slot is None:  # all are held by weights that were expected and did not come
-            slot = self._slots()[0]
+        free = self._free_slot()
+        # Where all are held, it is by weights that were expected and did not come.
+        slot = self._slots()[0] if free is None else free
         self._start_copy(number, slot)
         return slot
 

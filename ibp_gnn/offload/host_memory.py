@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 
-from .. import _native
 from ..store.pinned import PageLock, PinError
 
 _PIECE_BYTES = 256 << 20
@@ -40,8 +41,8 @@ class HostArena:
         self.nbytes += length
         return part
 
-    def lock(self, device: torch.device) -> None:
-        """Page-locks what was handed out. device: whose context does it. Raises PinError."""
+    def lock(self, device: torch.device | None) -> None:
+        """Page-locks what was handed out. device: whose context does it; None: the current one. Raises PinError."""
         self._shrink_last()
         if not self._pin:
             return
@@ -50,7 +51,9 @@ class HostArena:
                 self._locks.append(PageLock(piece, device))
         except RuntimeError as error:
             self.close()
-            raise PinError(f"could not page-lock {self.nbytes / 2**30:.2f} GiB of compressed weights: {error}") from error
+            raise PinError(
+                f"could not page-lock {self.nbytes / 2**30:.2f} GiB of compressed weights: {error}"
+            ) from error
 
     def address_of(self, part: torch.Tensor) -> int:
         """The address by which GPUs read a part of locked memory."""
@@ -69,3 +72,10 @@ class HostArena:
     def _shrink_last(self) -> None:
         if self._pieces:
             self._pieces[-1] = self._pieces[-1][: max(self._used, 1)]
+
+
+def return_freed_memory() -> None:
+    """Gives memory that was freed back to the system, where the C library would keep it: glibc's."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

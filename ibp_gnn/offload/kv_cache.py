@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from ..gpu.capacity import parse_capacity
+from ..gpu.capacity import parse_bytes
 from .locked_region import Budget
 from .page_landing import PageLanding
 from .pages import CompressedPages, PageReport
@@ -63,9 +63,9 @@ class CompressedOffloadedCache(Cache):
         if isinstance(recent_tokens, bool) or not isinstance(recent_tokens, int) or recent_tokens < 0:
             raise ValueError(f"recent_tokens: want 0 or more, got {recent_tokens!r}")
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        limit, _ = parse_capacity(budget, num_rows=0, store_bytes=machine, device=torch.device("cpu"))
-        assert limit is not None  # only rows have none, and num_rows=0 refuses them
-        self._shared = _Shared(Budget(limit), block_tokens, recent_tokens, refit_drop)
+        self._shared = _Shared(
+            Budget(parse_bytes("budget", budget, whole=machine)), block_tokens, recent_tokens, refit_drop
+        )
         if config is None:
             super().__init__(layer_class_to_replicate=lambda: CompressedLayer(self._shared))
             return
@@ -94,7 +94,9 @@ class CompressedOffloadedCache(Cache):
             following = compressed[(compressed.index(layer_idx) + 1) % len(compressed)]
             if following != layer_idx:
                 self.layers[following].fetch()
-        updated: tuple[torch.Tensor, torch.Tensor] = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        updated: tuple[torch.Tensor, torch.Tensor] = super().update(
+            key_states, value_states, layer_idx, *args, **kwargs
+        )
         return updated
 
     def report(self) -> PageReport:
@@ -160,8 +162,12 @@ class _Shared:
 
 
 class CompressedLayer(DynamicLayer):
-    """A layer of full attention. A page is a block of tokens of one sequence; a token is all its heads' keys, then their
-    values. `keys` and `values` have the tokens that are not sealed. Sequences share pages after beams have split."""
+    """A layer of full attention. A page is a block of tokens of one sequence; a token is all its heads' keys, then all
+    their values. `keys` and `values` have the tokens that are not sealed. Sequences share pages after beams have split.
+    """
+
+    keys: Any
+    values: Any
 
     def __init__(self, shared: _Shared) -> None:
         super().__init__()

@@ -6,7 +6,6 @@ import mmap
 
 import torch
 
-from .. import _native
 from ..store.pinned import PageLock, PinError
 
 _FEWEST_BYTES, _MOST_BYTES = 64 << 10, 64 << 20  # that are locked at once, if not more are asked for

@@ -12,12 +12,13 @@ from torch import nn
 from tqdm import tqdm
 
 from ..codec.values import resolve_device
-from ..gpu.capacity import parse_capacity
+from ..gpu.capacity import free_bytes, parse_bytes
 from .decoder import CpuDecoder, Decoder
 from .gpu_decoder import GpuDecoder
+from .host_memory import HostArena, return_freed_memory
 from .modules import FoundWeight, check_model, find_weights
 from .offloaded_weight import OffloadedWeight
-from .placement import Placed, Size, choose_places
+from .placement import Place, Placed, Size, choose_places
 from .weight import CompressedWeight, compress_weight
 
 _MOST_PREFETCH = 64
@@ -103,17 +104,18 @@ class Offload:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def _swap(self, found: FoundWeight, decoder: Decoder, number: int) -> OffloadedWeight:
+    def _swap(self, found: FoundWeight, decoder: Decoder) -> OffloadedWeight:
         parameter = found.parameter
         weight: OffloadedWeight = OffloadedWeight(
             decoder=decoder,
-            number=number,
+            number=0,
             name=found.name,
             shape=parameter.shape,
             dtype=parameter.dtype,
             by_row=found.by_row,
         )
-        self._before[id(weight)] = parameter.device, parameter.requires_grad
+        device = torch.device("cpu") if parameter.is_meta else parameter.device
+        self._before[id(weight)] = device, parameter.requires_grad
         for module, key in found.owners:
             self._swaps.append((module, key, weight))
             module._parameters[key] = weight
@@ -212,64 +214,77 @@ def offload_weights(
         raise ValueError(f"gpu_budget: want 'auto' for a model that runs on the CPU, got {gpu_budget!r}")
     handle = Offload(model)
     try:
-        weights: list[tuple[FoundWeight, OffloadedWeight, CompressedWeight]] = []
+        group: dict[torch.device, list[tuple[FoundWeight, OffloadedWeight]]] = {}
+        arena = HostArena(pin=False)
+        raw_bytes = compressed_bytes = 0
         for one in tqdm(found, desc="compressing weights", unit="weight", disable=not progress):
             weight = compress(one, devices[one.name])
+            if devices[one.name].type == "cpu":
+                weight = weight.moved_to(arena.take(weight.layout.nbytes))
             # Until all are compressed they can be read on the CPU: that is how an error is undone.
-            placeholder = handle._swap(one, CpuDecoder([weight]), 0)
+            placeholder = handle._swap(one, CpuDecoder([weight]))
             one.parameter = placeholder  # lets go of the raw one
-            weights.append((one, placeholder, weight))
-        handle._sizes = sum(w.raw_nbytes for *_, w in weights), sum(w.nbytes for *_, w in weights)
+            group.setdefault(devices[one.name], []).append((one, placeholder))
+            raw_bytes, compressed_bytes = raw_bytes + weight.raw_nbytes, compressed_bytes + weight.nbytes
+            del weight
+            return_freed_memory()
+        handle._sizes = raw_bytes, compressed_bytes
         handle._move_rest(device_of)
-        for of_device in dict.fromkeys(devices.values()):
-            group = [entry for entry in weights if devices[entry[0].name] == of_device]
-            _place(handle, group, of_device, gpu_budget, prefetch, keep)
+        for of_device, entries in group.items():
+            _place(handle, entries, of_device, gpu_budget, prefetch, keep)
         handle._hook_state_dict()
     except BaseException:
         handle.close()
         raise
+    return_freed_memory()
     return handle
 
 
 def _place(
     handle: Offload,
-    group: list[tuple[FoundWeight, OffloadedWeight, CompressedWeight]],
+    entries: list[tuple[FoundWeight, OffloadedWeight]],
     device: torch.device,
     gpu_budget: int | float | str,
     prefetch: int,
     keep: Sequence[str],
 ) -> None:
     """Makes the decoder of a device's weights."""
+    weights = [placeholder.compressed() for _, placeholder in entries]
     if device.type == "cpu":
-        decoder: Decoder = CpuDecoder([weight for *_, weight in group])
-        places: Iterable[str] = ["compressed"] * len(group)
+        places: list[Place] = ["compressed"] * len(entries)
+        decoder: Decoder = CpuDecoder(weights)
     else:
-        rest = [tensor for tensor in _rest(handle.model) if tensor.device == device]
-        raw_bytes = sum(weight.raw_nbytes for *_, weight in group)
-        budget, _ = parse_capacity(gpu_budget, num_rows=0, store_bytes=raw_bytes, device=device)
-        assert budget is not None  # only rows have none, and num_rows=0 refuses them
-        if gpu_budget != "auto":  # that is what is free beside it
-            budget -= sum(tensor.nbytes for tensor in rest)
+        raw_bytes = sum(weight.raw_nbytes for weight in weights)
+        if gpu_budget == "auto":
+            budget = free_bytes(device)
+        else:
+            budget = parse_bytes("gpu_budget", gpu_budget, whole=raw_bytes)
+            budget -= sum(tensor.nbytes for tensor in _rest(handle.model) if tensor.device == device)
         sizes = [
-            Size(
-                weight.padded_nbytes,
-                weight.layout.nbytes,
-                one.whole,
-                any(fnmatch.fnmatchcase(one.name, pattern) for pattern in keep),
-            )
-            for one, _, weight in group
+            Size(weight.padded_nbytes, weight.layout.nbytes, one.whole, _fits_one(one.name, keep))
+            for (one, _), weight in zip(entries, weights, strict=True)
         ]
         places = choose_places(sizes, budget, prefetch)
-        placed = [
-            Placed(weight, place, one.by_row, one.whole)
-            for (one, _, weight), place in zip(group, places, strict=True)
-        ]
-        decoder = GpuDecoder(placed, device, prefetch)
+        decoder = GpuDecoder(
+            [
+                Placed(weight, place, one.by_row, one.whole)
+                for (one, _), weight, place in zip(entries, weights, places, strict=True)
+            ],
+            device,
+            prefetch,
+        )
     handle._decoders.append(decoder)
-    for number, (_, placeholder, _) in enumerate(group):
+    for number, (_, placeholder) in enumerate(entries):
         placeholder.read_from(decoder, number)
     for place in places:
         handle._places[place] = handle._places.get(place, 0) + 1
+    weights.clear()
+    if isinstance(decoder, GpuDecoder):
+        decoder.fill()
+
+
+def _fits_one(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _rest(model: nn.Module) -> list[torch.Tensor]:

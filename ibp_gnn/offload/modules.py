@@ -15,7 +15,7 @@ from .offloaded_weight import OffloadedWeight
 MIN_BYTES = 64 << 10
 # They hand their weights to fused kernels: through other ones results would differ in the last bits.
 _FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
-_FLOATS = tuple(dtype for dtype in SUPPORTED_DTYPES if dtype.is_floating_point)
+FLOATS = tuple(dtype for dtype in SUPPORTED_DTYPES if dtype.is_floating_point)
 
 
 @dataclasses.dataclass(eq=False)
@@ -54,8 +54,9 @@ def find_weights(model: nn.Module) -> list[FoundWeight]:
     return list(found.values())
 
 
-def check_model(model: nn.Module) -> None:
-    """Raises TypeError and ValueError for what cannot be offloaded."""
+def check_model(model: nn.Module, *, meta_parameters: bool = False) -> None:
+    """Raises TypeError and ValueError for what cannot be offloaded. meta_parameters: whether these may be without
+    values."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: want a torch.nn.Module, got {type(model).__name__}")
     for name, module in model.named_modules():
@@ -70,7 +71,7 @@ def check_model(model: nn.Module) -> None:
         if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.nn.quantized", "bitsandbytes")):
             raise ValueError(f"{where}: want a module that is not quantised, got {type(module).__name__}")
         for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
-            if tensor is not None:
+            if tensor is not None and not (meta_parameters and tensor.is_meta and key in module._parameters):
                 _check_tensor(f"{where}.{key}", tensor, isinstance(module, (nn.Linear, nn.Embedding)))
         if isinstance(module, nn.Embedding) and module.max_norm is not None:
             raise ValueError(f"{where}: want an Embedding without max_norm, which writes to its weight")
@@ -82,8 +83,10 @@ def _check_tensor(name: str, tensor: torch.Tensor, is_offloaded: bool) -> None:
     if tensor.is_meta:
         raise ValueError(f"{name}: want values, got a meta tensor; offload.load_checkpoint fills such models")
     if type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer):
-        raise ValueError(f"{name}: want a plain tensor, got {type(tensor).__name__}; quantised ones cannot be offloaded")
-    if is_offloaded and isinstance(tensor, nn.Parameter) and tensor.dtype not in _FLOATS:
+        raise ValueError(
+            f"{name}: want a plain tensor, got {type(tensor).__name__}; quantised ones cannot be offloaded"
+        )
+    if is_offloaded and isinstance(tensor, nn.Parameter) and tensor.dtype not in FLOATS:
         raise ValueError(f"{name}: want a float dtype, got {tensor.dtype}: quantised weights cannot be offloaded")
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from .decoder import Decoder
+from .weight import CompressedWeight
 
 # Launched with a weight in memory that the next one overwrites: what they return shares none with it.
 _COMPUTES = {F.linear, F.embedding, torch.matmul, torch.mm, torch.addmm, torch.Tensor.matmul, torch.Tensor.__matmul__}
@@ -77,11 +78,15 @@ class OffloadedWeight(torch.nn.Parameter):
         """The weight in memory of its own. device: None: its own device."""
         return self._decoder.copy(self._number, device)
 
+    def compressed(self) -> CompressedWeight:
+        """As it is held."""
+        return self._decoder.compressed(self._number)
+
     def read_from(self, decoder: Decoder, number: int) -> None:
         """From now on. number: of the weight there."""
         self._decoder, self._number = decoder, number
 
-    def __repr__(self, *_: Any, **__: Any) -> str:
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"OffloadedWeight({self._name!r}, shape={list(self.shape)}, {self.dtype}, {self._decoder.device})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:

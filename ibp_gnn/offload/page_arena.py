@@ -63,9 +63,7 @@ class PageArena:
         self.capacity = max(1, budget.limit // (page_tokens * self.slot_bytes))  # addresses cost nothing
         self.num_rows = self.capacity * page_tokens
         with torch.inference_mode(False):
-            self.bitmask = torch.zeros(
-                _native.cpu.bitmask_bytes(self.num_rows), dtype=torch.uint8, device=self.device
-            )
+            self.bitmask = torch.zeros(_native.cpu.bitmask_bytes(self.num_rows), dtype=torch.uint8, device=self.device)
         self.slots = LockedRegion(self.num_rows * self.slot_bytes + _SLACK, self.device, budget)
         self.overflow = LockedRegion(self.num_rows * row_bytes + _SLACK, self.device, budget)
         self.overflow.grow(_SLACK)

@@ -40,7 +40,9 @@ class _Section:
         key = id(self.arena)
         if key not in self.gathers:
             arena = self.arena
-            pages = min((self.slots.numel() - _SLACK) // arena.page_bytes, 8 * self.bitmask.numel() // arena.page_tokens)
+            pages = min(
+                (self.slots.numel() - _SLACK) // arena.page_bytes, 8 * self.bitmask.numel() // arena.page_tokens
+            )
             mapped = arena.mapped(self.slots[: pages * arena.page_bytes + _SLACK], self.bitmask)
             self.gathers[key] = GpuGather(arena.codec.form, arena.device, mapped, lead_bytes=arena.slot_bytes)
         return self.gathers[key]

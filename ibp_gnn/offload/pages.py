@@ -1,4 +1,4 @@
-"""Pages of tokens, losslessly compressed in CPU memory: the store below the KV cache, and for engines with their own."""
+"""Pages of tokens, losslessly compressed in CPU memory: below the KV cache, and for engines with pages of their own."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-from ..codec.codec import Codec
 from ..codec import dispatch
 from ..codec.gather import GpuGather
-from ..codec.values import as_ids, prepare_out, resolve_device, to_bytes
-from ..gpu.capacity import parse_capacity
+from ..codec.values import as_ids, as_tensor, prepare_out, resolve_device, to_bytes
+from ..gpu.capacity import parse_bytes
 from .locked_region import Budget
 from .page_arena import PageArena
 from .page_landing import PageLanding, token_ids
@@ -88,15 +87,12 @@ class CompressedPages:
             raise ValueError(f"token_shape: want at least one value a token, got {self.token_shape}")
         if not 0 < refit_drop < 1:
             raise ValueError(f"refit_drop: want more than 0 and less than 1, got {refit_drop!r}")
-        Codec.fit(torch.zeros(1, 1, dtype=dtype))  # raises TypeError for one that is not supported
+        as_tensor(torch.empty(0, dtype=dtype), "dtype")  # raises TypeError for one that is not supported
         self.device = resolve_device(device, torch.device("cpu"))
         if isinstance(budget, Budget):
             self._budget = budget
         else:
-            limit, _ = parse_capacity(budget, num_rows=0, store_bytes=0, device=self.device)
-            if isinstance(budget, float) or not limit:
-                raise ValueError(f"budget: want bytes (int) or '4GB', got {budget!r}")
-            self._budget = Budget(limit)
+            self._budget = Budget(parse_bytes("budget", budget))
         self._refit_drop = refit_drop
         self._turn = threading.RLock()
         self._copies, self.landing = copies, landing
@@ -206,7 +202,7 @@ class CompressedPages:
             pages = self.places_of(unique.tolist())
             if not pages:
                 return out
-            tokens = (wanted.to(torch.int64) - numbers.to(torch.int64) * self.page_tokens)
+            tokens = wanted.to(torch.int64) - numbers.to(torch.int64) * self.page_tokens
             rows = torch.tensor([place for _, place in pages])[which] * self.page_tokens + tokens
             arenas = list({id(arena): arena for arena, _ in pages}.values())
             if len(arenas) == 1:

@@ -1,0 +1,179 @@
+"""Prefill and decode of a model whose weights are offloaded, in several ways."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ibp_gnn.config import setting
+from ibp_gnn.offload import offload
+from ibp_gnn.testing import assert_bitwise_equal
+
+from .llm_models import Shape, make_model
+from .llm_raw import offload_raw
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightsConfig:
+    """budgets: shares of the raw weights that the GPU has room for, buffers included; 0: the buffers alone.
+    accelerate_tokens: decode steps with accelerate's cpu_offload, which is slow; 0 leaves it out."""
+
+    batch_sizes: tuple[int, ...] = (1, 8, 32)
+    budgets: tuple[float, ...] = setting((0.0, 0.5), ge=0, le=1)
+    prompt_tokens: int = setting(512, ge=1)
+    new_tokens: int = setting(6, ge=1)
+    accelerate_tokens: int = setting(2, ge=0)
+    prefetch: int = setting(2, ge=1)
+
+
+def measure_weights(shape: Shape, config: WeightsConfig, device: torch.device, seed: int) -> dict[str, Any]:
+    """The record of a model. Raises AssertionError if a method gives other logits."""
+    record: dict[str, Any] = {"name": shape.name, "methods": [], "seconds": {}}
+    prompts = {
+        batch: torch.randint(shape.vocab, (batch, config.prompt_tokens), device=device) for batch in config.batch_sizes
+    }
+    wanted: dict[int, torch.Tensor] = {}
+
+    def run(
+        method: str, budget: float | None, model: nn.Module, tokens: int, moved: Callable[[], int], held: int
+    ) -> None:
+        for batch, prompt in prompts.items():
+            if method == "accelerate" and batch != config.batch_sizes[0]:
+                continue
+            torch.cuda.reset_peak_memory_stats(device)
+            before = moved()
+            prefill, step, logits = _generate(model, prompt, tokens)
+            if batch in wanted:
+                assert_bitwise_equal(logits[: len(wanted[batch])], wanted[batch][: len(logits)])
+            else:
+                wanted[batch] = logits
+            measured = {
+                "method": method,
+                "budget": budget,
+                "batch": batch,
+                "prefill_s": prefill,
+                "prefill_tokens_s": prompt.numel() / prefill,
+                "step_s": step,
+                "decode_tokens_s": batch / step,
+                "moved_bytes_a_pass": (moved() - before) // (tokens + 1 + _WARM_UP),
+                "held_bytes": held,
+                "peak_gpu_bytes": torch.cuda.max_memory_allocated(device),
+            }
+            record["methods"].append(measured)
+            print(f"{shape.name} {measured}", flush=True)
+
+    begin = time.perf_counter()
+    model = make_model(shape, device, seed)
+    record["raw_bytes"] = sum(parameter.nbytes for parameter in model.parameters())
+    record["seconds"]["make"] = time.perf_counter() - begin
+    if record["raw_bytes"] < 0.8 * torch.cuda.mem_get_info(device)[0]:
+        model.to(device)
+        run("on_gpu", None, model, config.new_tokens, lambda: 0, record["raw_bytes"])
+        model.to("cpu")
+        _collect()
+    if config.accelerate_tokens:
+        from accelerate import cpu_offload
+        from accelerate.hooks import remove_hook_from_module
+
+        cpu_offload(model, device)
+        run("accelerate", 0.0, model, config.accelerate_tokens, lambda: 0, 0)
+        remove_hook_from_module(model, recurse=True)
+        model = make_model(shape, device, seed)
+        _collect()
+    buffers = _buffer_bytes(model, config.prefetch)
+    for budget in config.budgets:
+        limit = max(int(budget * record["raw_bytes"]), buffers["compressed"])
+        begin = time.perf_counter()
+        with offload(model, device=device, gpu_budget=limit, prefetch=config.prefetch, progress=False) as handle:
+            record["seconds"][f"compress_{budget}"] = time.perf_counter() - begin
+            report = handle.report()
+            record["compressed_bytes"], record[f"places_{budget}"] = report.compressed_bytes, report.places
+            moved = lambda handle=handle: handle.report().streamed_bytes  # noqa: E731
+            run("compressed", budget, model, config.new_tokens, moved, report.device_bytes)
+        _collect()
+    for budget in config.budgets:
+        raw_model = model if budget == config.budgets[-1] else _shared_copy(model)
+        limit = max(int(budget * record["raw_bytes"]), buffers["raw"])
+        decoder = offload_raw(raw_model, device, limit, config.prefetch)
+        moved = lambda decoder=decoder: decoder.streamed_bytes  # noqa: E731
+        run("raw", budget, raw_model, config.new_tokens, moved, decoder.device_nbytes)
+        decoder.close()
+        del decoder, raw_model
+        _collect()
+    record["ratios"] = ratios(record["methods"])
+    print(f"{shape.name} {record['ratios']}", flush=True)
+    return record
+
+
+_WARM_UP = 1  # decode steps
+
+
+@torch.inference_mode()
+def _generate(model: nn.Module, prompt: torch.Tensor, tokens: int) -> tuple[float, float, torch.Tensor]:
+    """Seconds of a prefill and of a decode step, and the logits of the first steps. Greedy."""
+    from transformers import DynamicCache
+
+    with torch.inference_mode():
+        model(prompt[:, :8], use_cache=False)  # the first copies, and libraries that load
+    cache = DynamicCache(config=model.config)
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    logits = model(prompt, past_key_values=cache, logits_to_keep=1).logits[:, -1]
+    torch.cuda.synchronize()
+    prefill = time.perf_counter() - begin
+    kept = [logits]
+    for step in range(_WARM_UP + tokens):
+        if step == _WARM_UP:
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+        logits = model(logits.argmax(-1, keepdim=True), past_key_values=cache).logits[:, -1]
+        if len(kept) < 3:
+            kept.append(logits)
+    torch.cuda.synchronize()
+    return prefill, (time.perf_counter() - begin) / tokens, torch.stack(kept)
+
+
+def ratios(methods: list[dict[str, Any]]) -> dict[str, float]:
+    """Decode tokens/s of ours by those of others, for each budget and batch."""
+    found = {}
+    by_key = {(one["method"], one["budget"], one["batch"]): one for one in methods}
+    for (method, budget, batch), one in by_key.items():
+        if method != "compressed":
+            continue
+        for other, of_budget in (("raw", budget), ("accelerate", 0.0), ("on_gpu", None)):
+            peer = by_key.get((other, of_budget, batch))
+            if peer:
+                where = f"{other}_budget_{budget}_batch_{batch}"
+                found[f"decode_vs_{where}"] = one["decode_tokens_s"] / peer["decode_tokens_s"]
+                found[f"prefill_vs_{where}"] = one["prefill_tokens_s"] / peer["prefill_tokens_s"]
+    return found
+
+
+def _buffer_bytes(model: nn.Module, prefetch: int) -> dict[str, int]:
+    """What the largest weight takes in buffers."""
+    largest = max(module.weight.nbytes for module in model.modules() if isinstance(module, nn.Linear))
+    rest = sum(parameter.nbytes for parameter in model.parameters() if parameter.ndim == 1)
+    rest += sum(buffer.nbytes for buffer in model.buffers())
+    return {
+        "compressed": rest + largest + (1 << 20) + (prefetch + 1) * round(0.72 * largest),
+        "raw": rest + (prefetch + 1) * largest,
+    }
+
+
+def _shared_copy(model: nn.Module) -> nn.Module:
+    """A second model with the same tensors."""
+    import copy
+
+    memo = {id(parameter): parameter for parameter in model.parameters()}
+    return copy.deepcopy(model, memo)
+
+
+def _collect() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
