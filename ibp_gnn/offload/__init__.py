@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .checkpoint import load_checkpoint, save_checkpoint
+    from .compressed_checkpoint import load_checkpoint, save_checkpoint
     from .kv_cache import CompressedOffloadedCache
     from .model import Offload, OffloadReport, offload
     from .pages import CompressedPages, PageReport
@@ -28,9 +28,9 @@ _NAMES = {
     "Offload": ".model",
     "OffloadReport": ".model",
     "PageReport": ".pages",
-    "load_checkpoint": ".checkpoint",
+    "load_checkpoint": ".compressed_checkpoint",
     "offload": ".model",
-    "save_checkpoint": ".checkpoint",
+    "save_checkpoint": ".compressed_checkpoint",
 }
 
 __all__ = [

@@ -28,12 +28,10 @@ class CompressedOffloadedCache(Cache):
     A context manager; `close` frees the memory.
 
     Example:
-        >>> from ibp_gnn.offload import CompressedOffloadedCache
-        >>> cache = CompressedOffloadedCache(budget="1GB", block_tokens=32, recent_tokens=8)
-        >>> for _ in range(100):
-        ...     kv = torch.randn(1, 2, 1, 64, dtype=torch.bfloat16)
-        ...     keys, values = cache.update(kv, kv, layer_idx=0)
-        >>> keys.shape, len(cache.layers[0].pages), cache.get_seq_length()
+        >>> cache = ibp_gnn.offload.CompressedOffloadedCache(budget="1GB", block_tokens=32, recent_tokens=8)
+        >>> kv = torch.randn(1, 2, 100, 64, dtype=torch.bfloat16)
+        >>> keys, values = cache.update(kv, kv, layer_idx=0)
+        >>> keys.shape, cache.report().pages, cache.get_seq_length()
         (torch.Size([1, 2, 100, 64]), 2, 100)
     """
 
@@ -83,7 +81,8 @@ class CompressedOffloadedCache(Cache):
             key_states: [batch, heads, tokens, head size].
             value_states: the same of values.
             layer_idx: which layer.
-            args, kwargs: are transformers' business.
+            args: transformers' business, as kwargs are.
+            kwargs: the same.
 
         Returns:
             Keys and values of all tokens, on the device of the new ones.

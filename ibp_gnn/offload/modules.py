@@ -15,6 +15,7 @@ from .offloaded_weight import OffloadedWeight
 MIN_BYTES = 64 << 10
 # They hand their weights to fused kernels: through other ones results would differ in the last bits.
 _FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+_PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", torch.Tensor))  # torch has Buffer since 2.5
 FLOATS = tuple(dtype for dtype in SUPPORTED_DTYPES if dtype.is_floating_point)
 
 
@@ -82,7 +83,7 @@ def _check_tensor(name: str, tensor: torch.Tensor, is_offloaded: bool) -> None:
         raise ValueError(f"{name}: want a weight that is not offloaded, got one that is")
     if tensor.is_meta:
         raise ValueError(f"{name}: want values, got a meta tensor; offload.load_checkpoint fills such models")
-    if type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer):
+    if type(tensor) not in _PLAIN:
         raise ValueError(
             f"{name}: want a plain tensor, got {type(tensor).__name__}; quantised ones cannot be offloaded"
         )

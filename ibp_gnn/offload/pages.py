@@ -25,7 +25,13 @@ _REFIT_PAGES = 16  # that are looked at for it
 class PageReport:
     """What pages hold, in bytes. raw_bytes: the pages uncompressed; compressed_bytes: their slots, overflow rows and
     bitmasks; locked_bytes: of CPU memory that is in use for all, page-locked for a GPU; fits: how often a codec was
-    fitted."""
+    fitted.
+
+    Example:
+        >>> pages = ibp_gnn.offload.CompressedPages(32, (64,), torch.bfloat16, device="cpu")
+        >>> pages.report()
+        PageReport(pages=0, raw_bytes=0, compressed_bytes=0, locked_bytes=0, fits=0)
+    """
 
     pages: int
     raw_bytes: int
@@ -43,12 +49,10 @@ class CompressedPages:
     Safe to use from several threads, which take turns. A context manager.
 
     Example:
-        >>> from ibp_gnn.offload import CompressedPages
         >>> kv = torch.randn(4, 64, 8, 128, dtype=torch.bfloat16)  # 4 pages of 64 tokens of 8 heads
-        >>> with CompressedPages(64, (8, 128), torch.bfloat16, budget="1GB", device="cpu") as pages:
-        ...     pages.put([7, 8, 9, 3], kv)
-        ...     same = torch.equal(pages.get([9, 7]), kv[[2, 0]])
-        >>> same
+        >>> pages = ibp_gnn.offload.CompressedPages(64, (8, 128), torch.bfloat16, budget="1GB", device="cpu")
+        >>> pages.put([7, 8, 9, 3], kv)
+        >>> torch.equal(pages.get([9, 7]), kv[[2, 0]])
         True
     """
 
@@ -74,7 +78,8 @@ class CompressedPages:
             device: where pages come from and go to. On a GPU their memory is page-locked.
             refit_drop: a new codec is fitted when 16 pages in a row save less than the first ones did, by this share of
                 their raw bytes. Older pages stay as they are.
-            landing, copies: buffers and stream that several stores of the GPU share; None: its own.
+            landing: buffers that several stores of the GPU share; None: its own.
+            copies: the stream of copies, which they share then, too; None: its own.
 
         Raises:
             TypeError: a dtype that is not supported.

@@ -30,7 +30,7 @@ from .offloaded_weight import OffloadedWeight
 from .weight import CompressedWeight, RowLayout, compress_weight
 
 _FORMAT = 1
-_INDEX = "ibp_weights.index.json"
+INDEX_NAME = "ibp_weights.index.json"
 Stored = CompressedWeight | torch.Tensor
 
 
@@ -48,6 +48,10 @@ def save_checkpoint(
     Raises:
         ImportError: safetensors is not installed.
         ValueError: meta tensors, or a bad max_shard.
+
+    Example:
+        >>> model = torch.nn.Linear(256, 256, dtype=torch.bfloat16)
+        >>> ibp_gnn.offload.save_checkpoint(model, "linear", progress=False)
     """
     from safetensors.torch import save_file
 
@@ -84,9 +88,9 @@ def save_checkpoint(
             path.unlink()
         raise
     index = {"format": _FORMAT, "tensors": entries, "aliases": aliases}
-    partial = folder / (_INDEX + ".partial")
+    partial = folder / (INDEX_NAME + ".partial")
     partial.write_text(json.dumps(index, indent=1), encoding="utf-8")
-    partial.replace(folder / _INDEX)
+    partial.replace(folder / INDEX_NAME)
     for old in set(folder.glob("ibp_weights-*.safetensors")) - {folder / name for name in names}:
         old.unlink()
 
@@ -107,7 +111,11 @@ def load_checkpoint(
         model: in eval mode, changed in place. Its parameters may be meta tensors, as those that accelerate's
             `init_empty_weights(include_buffers=False)` makes; its buffers may not.
         folder: what `save_checkpoint` wrote.
-        device, gpu_budget, prefetch, keep, progress: as for `offload`.
+        device: as for `offload`, as are the next ones.
+        gpu_budget: GPU memory for the model and its buffers.
+        prefetch: how many weights are on their way while one is read.
+        keep: patterns of weight names that stay on the GPU before others do.
+        progress: whether to show a bar.
 
     Returns:
         The handle of the offload.
@@ -116,6 +124,12 @@ def load_checkpoint(
         FileNotFoundError: there is no checkpoint.
         FormatError: it is damaged.
         ValueError: it is of another model, or the model cannot be offloaded.
+
+    Example:
+        >>> model = torch.nn.Linear(256, 256, dtype=torch.bfloat16).eval()
+        >>> ibp_gnn.offload.save_checkpoint(model, "linear", progress=False)
+        >>> ibp_gnn.offload.load_checkpoint(model, "linear", device="cpu", progress=False).report().places
+        {'compressed': 1}
     """
     check_model(model, meta_parameters=True)
     reader = CheckpointReader(folder)
@@ -159,9 +173,9 @@ class CheckpointReader:
     def __init__(self, folder: str | Path) -> None:
         """Raises FileNotFoundError, FormatError, and ImportError without safetensors."""
         self._folder = Path(folder)
-        path = self._folder / _INDEX
+        path = self._folder / INDEX_NAME
         if not path.is_file():
-            raise FileNotFoundError(f"{folder}: want a folder with {_INDEX}, got none there")
+            raise FileNotFoundError(f"{folder}: want a folder with {INDEX_NAME}, got none there")
         try:
             index = json.loads(path.read_text(encoding="utf-8"))
             version, self._entries, self._aliases = index["format"], index["tensors"], index["aliases"]

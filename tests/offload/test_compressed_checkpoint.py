@@ -13,7 +13,7 @@ from ibp_gnn.testing import assert_bitwise_equal
 
 pytest.importorskip("safetensors")
 
-from ibp_gnn.offload.checkpoint import CheckpointReader, load_checkpoint, save_checkpoint  # noqa: E402
+from ibp_gnn.offload.compressed_checkpoint import CheckpointReader, load_checkpoint, save_checkpoint  # noqa: E402
 from ibp_gnn.offload.model import offload  # noqa: E402
 
 
