@@ -4,7 +4,8 @@
 python scripts/generate.py --set model=/models/llama prompt="Once upon a time" gpu_budget=20GB
 python scripts/generate.py --set model=/models/llama weights=raw kv_cache=compressed new_tokens=200
 
-model is a folder of `save_pretrained`, or one that --set save=FOLDER has written, whose weights are compressed. The last line of standard output is one JSON object with the text and tokens/s.
+model is a folder of `save_pretrained`, or one that --set save=FOLDER has written, whose weights are compressed. The
+last line of standard output is one JSON object with the text and tokens/s.
 """
 
 from __future__ import annotations

@@ -26,8 +26,7 @@ class RawDecoder(Decoder):
     def __init__(self, found: Sequence[FoundWeight], device: torch.device, budget: int, prefetch: int) -> None:
         self.device, self._prefetch = device, prefetch
         sizes = [Size(one.parameter.nbytes, one.parameter.nbytes, one.whole) for one in found if one.whole]
-        # Nothing is decoded, so there is no buffer for it.
-        places = iter(choose_places(sizes, budget + max(size.raw for size in sizes), prefetch))
+        places = iter(choose_places(sizes, budget, prefetch, decodes=False))
         self._arena = HostArena(pin=True)
         self._resident: dict[int, torch.Tensor] = {}
         self._streamed: dict[int, torch.Tensor] = {}

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -31,28 +32,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def generate(folder: Path, *settings: str) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def script(part: Any) -> ModuleType:
+    return part("generate")
+
+
+def generate(script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str], *settings: str) -> dict[str, Any]:
     prompt = " ".join(f"w{at}" for at in range(2, 150))
     given = [f"model={folder}", f"prompt={prompt}", "new_tokens=40", "device=cpu", "kv_budget=1GB", *settings]
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--set", *given], capture_output=True, text=True, timeout=240
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "generating" in done.stderr, "a bar"
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["generate.py", "--set", *given])
+        assert script.main() == 0
+    out, err = capsys.readouterr()
+    assert "generating" in err, "a bar"
+    result: dict[str, Any] = json.loads(out.splitlines()[-1])
     return result
 
 
-def test_compressed_gives_the_same_text(folder: Path, tmp_path: Path) -> None:
-    raw = generate(folder, "weights=raw", "kv_cache=raw")
+def test_compressed_gives_the_same_text(
+    script: ModuleType, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = generate(script, folder, capsys, "weights=raw", "kv_cache=raw")
     assert raw["new_tokens"] == 40 and raw["prompt_tokens"] > 100 and raw["tokens_s"] > 0
     saved = tmp_path / "saved"
-    ours = generate(folder, f"save={saved}", f"log.json={tmp_path / 'out.json'}")
+    ours = generate(script, folder, capsys, f"save={saved}", f"log.json={tmp_path / 'out.json'}")
     assert ours["text"] == raw["text"]
     assert ours["weights"]["compressed_bytes"] < 0.75 * ours["weights"]["raw_bytes"]
     assert ours["kv_cache"]["pages"] >= 3 and ours["kv_cache"]["compressed_bytes"] < ours["kv_cache"]["raw_bytes"]
     assert json.loads((tmp_path / "out.json").read_text())["hardware"]["torch_threads"] == torch.get_num_threads()
-    assert generate(saved, "kv_cache=raw")["text"] == raw["text"]
+    assert generate(script, saved, capsys, "kv_cache=raw")["text"] == raw["text"]
 
 
 def test_bad_settings_are_said(folder: Path, tmp_path: Path) -> None:
