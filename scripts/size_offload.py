@@ -5,8 +5,8 @@ python scripts/size_offload.py
 python scripts/size_offload.py --set links_gb_s=[12] ratio=0.7 --json out.json
 
 A decode step at batch 1 takes the time in which the bytes that stay in CPU memory cross the link, once a token; or the
-time in which the GPU reads and decodes all weights, if that is longer. Both overlap. Weights are bfloat16. ratio is what
-they compress to: measured 0.70. reserve_gb is what the GPU keeps for activations and the KV cache.
+time in which the GPU reads and decodes all weights, if that is longer. Both overlap. Weights are bfloat16. `ratio` is
+what they compress to: measured 0.70. `reserve_gb` is what the GPU keeps for activations and the KV cache.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
 
 import torch
 
@@ -42,6 +43,7 @@ class LockedRegion:
             self.bytes = torch.frombuffer(self._mapping, dtype=torch.uint8)
         self.nbytes = 0  # that may be used
         self._locks: list[PageLock] = []
+        self._ends: list[int] = []  # of what was locked at once
 
     def grow(self, length: int) -> None:
         """Makes at least `length` bytes usable. Raises MemoryError, PinError; then nothing has changed."""
@@ -68,13 +70,30 @@ class LockedRegion:
                 self._budget.give_back(end - self.nbytes)
                 raise PinError("want a system where GPUs use the addresses of the CPU, got one with others")
             self._locks.append(lock)
+            self._ends.append(end)
         self.nbytes = end
+
+    def write(self, start: int, source: torch.Tensor) -> None:
+        """source: uint8 [n], contiguous, on the CPU or the GPU: to the bytes from `start` on. On a GPU enqueued on the
+        current stream."""
+        for first, end in self._spans(start, start + source.numel()):
+            self.bytes[first:end].copy_(source[first - start : end - start], non_blocking=True)
+
+    def read(self, start: int, out: torch.Tensor) -> None:
+        """The other way round."""
+        for first, end in self._spans(start, start + out.numel()):
+            out[first - start : end - start].copy_(self.bytes[first:end], non_blocking=True)
+
+    def _spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The same bytes, in pieces that were locked at once: CUDA copies no others."""
+        cuts = [start, *(cut for cut in self._ends if start < cut < end), end]
+        yield from zip(cuts[:-1], cuts[1:], strict=True)
 
     def close(self) -> None:
         """Unlocks. No GPU may be using it."""
         for lock in self._locks:
             lock.close()
-        self._locks = []
+        self._locks, self._ends = [], []
         self._budget.give_back(self.nbytes)
         self.nbytes = 0
         self.bytes = self.bytes[:0]

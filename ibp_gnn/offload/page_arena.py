@@ -147,10 +147,6 @@ class PageArena:
         held = self, slots, bitmask
         return MappedRows(rows, slots.data_ptr(), self.overflow.bytes.data_ptr(), bitmask, held_by=held)
 
-    def page_slots(self, first: int, count: int) -> torch.Tensor:
-        """uint8 [count * page_bytes] in CPU memory: the slots of these places."""
-        return self.slots.bytes[first * self.page_bytes : (first + count) * self.page_bytes]
-
     def page_bitmask(self) -> torch.Tensor:
         """int32 [capacity, page_tokens / 32] on the device."""
         return self.bitmask[: self.num_rows // 8].view(torch.int32).view(self.capacity, -1)
@@ -242,7 +238,7 @@ class PageArena:
         slots = encoded.slots[: encoded.num_rows * self.slot_bytes].view(len(places), -1)
         bits = encoded.bitmask.view(torch.int32)[: encoded.num_rows // 32].view(len(places), -1)
         for first, count, at in runs_of(places):
-            self.page_slots(first, count).copy_(slots[at : at + count].view(-1), non_blocking=True)
+            self.slots.write(first * self.page_bytes, slots[at : at + count].view(-1))
             self.page_bitmask()[first : first + count].copy_(bits[at : at + count], non_blocking=True)
 
     def _settle_one(self, put: _Pending) -> None:
@@ -260,10 +256,9 @@ class PageArena:
         if count == 0 or self.slot_bytes == self.codec.row_bytes:
             return
         row_bytes, taken = self.codec.row_bytes, np.array(self._take_overflow(count))
-        area = self.overflow.bytes[: self.num_rows * row_bytes].view(self.num_rows, row_bytes)
-        rows = encoded.overflow[: count * row_bytes].view(count, row_bytes)
         for first, length, at in runs_of(taken.tolist()):
-            area[first : first + length].copy_(rows[at : at + length], non_blocking=True)
+            rows = encoded.overflow[at * row_bytes : (at + length) * row_bytes]
+            self.overflow.write(first * row_bytes, rows)
         spilled = np.flatnonzero(np.unpackbits(bitmask.numpy(), count=encoded.num_rows, bitorder="little") == 0)
         slots = self.slots.bytes.numpy()
         for row in spilled.tolist():

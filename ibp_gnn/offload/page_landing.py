@@ -9,7 +9,7 @@ from ..codec.gather import GpuGather, ids_on_gpu
 from .page_arena import PageArena, runs_of
 
 _SLACK = _native.cpu.SLACK_BYTES
-_GROWTH = 1.5  # a new buffer makes new plans, which wait for the GPU
+_GROWTH = 1.25  # a new buffer makes new plans, which wait for the GPU
 
 
 class _Section:
@@ -31,6 +31,8 @@ class _Section:
                 bitmask_bytes = max(grown * arena.page_tokens // 8, _length(self.bitmask))
                 self.slots = torch.empty(slots_bytes, dtype=torch.uint8, device=device)
                 self.bitmask = torch.zeros(bitmask_bytes, dtype=torch.uint8, device=device)
+            self.slots.record_stream(copies)  # which may be writing to them when they are let go of
+            self.bitmask.record_stream(copies)
             copies.wait_stream(torch.cuda.current_stream(device))  # the memory may have been another's
             self.gathers.clear()
         self.arena = arena
@@ -82,7 +84,7 @@ class PageLanding:
         with torch.cuda.stream(self._copies), torch.inference_mode(False):
             for first, count, at in runs_of(places):
                 part = section.slots[at * arena.page_bytes : (at + count) * arena.page_bytes]
-                part.copy_(arena.page_slots(first, count), non_blocking=True)
+                arena.slots.read(first * arena.page_bytes, part)
                 self.moved_bytes += part.numel()
             words = section.bitmask[: len(places) * arena.page_tokens // 8].view(torch.int32).view(len(places), -1)
             words.copy_(arena.page_bitmask()[_to_gpu(places, self._device)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gc
 import time
@@ -68,44 +69,45 @@ def measure_weights(shape: Shape, config: WeightsConfig, device: torch.device, s
             record["methods"].append(measured)
             print(f"{shape.name} {measured}", flush=True)
 
+    def seconds(what: str) -> None:
+        record["seconds"][what] = time.perf_counter() - begin
+        print(f"{shape.name}: {what} at {record['seconds'][what]:.1f} s", flush=True)
+
     begin = time.perf_counter()
     model = make_model(shape, device, seed)
     record["raw_bytes"] = sum(parameter.nbytes for parameter in model.parameters())
-    record["seconds"]["make"] = time.perf_counter() - begin
+    seconds("made")
     if record["raw_bytes"] < 0.8 * torch.cuda.mem_get_info(device)[0]:
-        model.to(device)
-        run("on_gpu", None, model, config.new_tokens, lambda: 0, record["raw_bytes"])
-        model.to("cpu")
-        _collect()
-    if config.accelerate_tokens:
-        from accelerate import cpu_offload
-        from accelerate.hooks import remove_hook_from_module
-
-        cpu_offload(model, device)
-        run("accelerate", 0.0, model, config.accelerate_tokens, lambda: 0, 0)
-        remove_hook_from_module(model, recurse=True)
-        model = make_model(shape, device, seed)
+        run("on_gpu", None, _copy(model, device), config.new_tokens, lambda: 0, record["raw_bytes"])
         _collect()
     least = _least_budget(model, config.prefetch)
     for budget in config.budgets:
         limit = max(int(budget * record["raw_bytes"]), least)
-        begin = time.perf_counter()
-        with offload(model, device=device, gpu_budget=limit, prefetch=config.prefetch, progress=False) as handle:
-            record["seconds"][f"compress_{budget}"] = time.perf_counter() - begin
-            report = handle.report()
-            record["compressed_bytes"], record[f"places_{budget}"] = report.compressed_bytes, report.places
-            moved = lambda handle=handle: handle.report().streamed_bytes  # noqa: E731
-            run("compressed", budget, model, config.new_tokens, moved, report.device_bytes)
+        ours = _copy(model)
+        handle = offload(ours, device=device, gpu_budget=limit, prefetch=config.prefetch, progress=False)
+        report = handle.report()
+        record["compressed_bytes"], record[f"places_{budget}"] = report.compressed_bytes, report.places
+        seconds(f"compressed, budget {budget}")
+        moved = lambda handle=handle: handle.report().streamed_bytes  # noqa: E731
+        run("compressed", budget, ours, config.new_tokens, moved, report.device_bytes)
+        del ours, handle, moved
         _collect()
     for budget in config.budgets:
-        raw_model = model if budget == config.budgets[-1] else _shared_copy(model)
         limit = max(int(budget * record["raw_bytes"]), least)
-        decoder = offload_raw(raw_model, device, limit, config.prefetch)
+        raw = _copy(model)
+        decoder = offload_raw(raw, device, limit, config.prefetch)
+        seconds(f"raw, budget {budget}")
         moved = lambda decoder=decoder: decoder.streamed_bytes  # noqa: E731
-        run("raw", budget, raw_model, config.new_tokens, moved, decoder.device_nbytes)
+        run("raw", budget, raw, config.new_tokens, moved, decoder.device_nbytes)
         decoder.close()
-        del decoder, raw_model
+        del decoder, raw, moved
         _collect()
+    if config.accelerate_tokens:
+        from accelerate import cpu_offload
+
+        cpu_offload(model, device)  # for good
+        run("accelerate", 0.0, model, config.accelerate_tokens, lambda: 0, 0)
+        seconds("accelerate")
     record["ratios"] = ratios(record["methods"])
     print(f"{shape.name} {record['ratios']}", flush=True)
     return record
@@ -164,12 +166,14 @@ def _least_budget(model: nn.Module, prefetch: int) -> int:
     return rest + sizes[-1] + max(ours, (prefetch + 1) * sizes[-2]) + (1 << 20)
 
 
-def _shared_copy(model: nn.Module) -> nn.Module:
-    """A second model with the same tensors."""
-    import copy
-
-    memo = {id(parameter): parameter for parameter in model.parameters()}
-    return copy.deepcopy(model, memo)
+def _copy(model: nn.Module, device: torch.device | None = None) -> nn.Module:
+    """A second model, with parameters of its own, on the device; None: that share their memory with the first one's."""
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        values = parameter.detach() if device is None else parameter.detach().to(device)
+        memo[id(parameter)] = nn.Parameter(values, requires_grad=False)
+    copied = copy.deepcopy(model, memo)
+    return copied if device is None else copied.to(device)
 
 
 def _collect() -> None:

@@ -47,7 +47,9 @@ def test_payloads_are_those_of_encode(width: int, dtype: torch.dtype, columns: b
     for slot_bytes in {int(torch.quantile(lengths.float(), share)) // 4 * 4 + 4 for share in (0.02, 0.5, 0.9)}:
         form = codec.form.on_device(rows.device, encoder=True)
         if not _native.cuda().can_encode_once(form.native, slot_bytes):
-            assert codec.form.zero_code or codec.form.code_bits > 3 or slot_bytes >= codec.row_bytes, repr(codec)
+            too_long = 8 * slot_bytes > 96 << 10  # shared memory of a block
+            of_others = codec.form.zero_code or codec.form.code_bits > 3
+            assert too_long or of_others or slot_bytes >= codec.row_bytes, repr(codec)
             continue
         want = codec.compress(rows, slot_bytes=slot_bytes)
         got, count = encode_once(codec, rows, slot_bytes, len(rows))

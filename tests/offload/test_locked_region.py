@@ -32,6 +32,21 @@ def test_it_is_locked_as_far_as_it_grows(registers: Registers) -> None:
     assert registers.locked == {} and budget.used == 0
 
 
+def test_copies_are_cut_where_locks_end(registers: Registers) -> None:
+    """CUDA refuses a copy of memory that was locked in two pieces."""
+    region = LockedRegion(1 << 20, CUDA, Budget(1 << 20))
+    for length in (1, 100_000, 300_000):
+        region.grow(length)
+    assert len(registers.locked) == 3
+    source, out = torch.randint(256, (250_000,)).to(torch.uint8), torch.empty(250_000, dtype=torch.uint8)
+    region.write(10, source)
+    region.read(10, out)
+    assert torch.equal(out, source) and torch.equal(region.bytes[10:250_010], source)
+    base = region.bytes.data_ptr()
+    for start, end in region._spans(10, 250_010):
+        assert any(at <= base + start and base + end <= at + length for at, length in registers.locked.items())
+
+
 def test_budget_and_addresses_are_limits(registers: Registers) -> None:
     budget = Budget(100 * mmap.PAGESIZE)
     region = LockedRegion(1 << 30, CUDA, budget)

@@ -50,7 +50,7 @@ def test_values_that_save_nothing_are_kept_raw() -> None:
 def test_a_put_on_a_gpu_does_not_wait() -> None:
     tokens = torch.randn(64, 1024, device="cuda").bfloat16()
     arena = make(tokens)
-    arena.put(tokens)
+    arena.free(arena.put(tokens))  # page-locks, and allocates what a put takes
     torch.cuda.synchronize()
     torch.cuda._sleep(2_000_000_000)  # about a second
     event = torch.cuda.Event()
