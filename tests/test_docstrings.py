@@ -92,7 +92,7 @@ INTERNAL = {
     },
     "Graph": {"sample_checked"},
     "ShardedGPUCache": {"prepare_update", "prepare_move", "release"},
-    "CompressedPages": {"places_of"},
+    "CompressedPages": {"places_of", "read", "start_read"},
     "CompressedGPUCache": {"prepare_update", "prepare_move", "commit_update", "release"},
 }
 

@@ -200,7 +200,7 @@ class CompressedLayer(DynamicLayer):
         """Starts to bring the sealed blocks to the GPU, unless they are under way."""
         if self.pages is None or self.pages.landing is None or not self._tables or not self._tables[0]:
             return
-        self.pages.prefetch(self._numbers())
+        self.pages.start_read(self._numbers())
 
     def get_seq_length(self, *args: Any) -> int:
         """Tokens so far."""
@@ -267,7 +267,7 @@ class CompressedLayer(DynamicLayer):
     def _states_of(self, tables: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of blocks, as many of each sequence: [batch, heads, tokens, head size], not contiguous."""
         assert self.pages is not None and self.keys is not None and self.values is not None  # there are sealed blocks
-        tokens = self.pages.get([number for table in tables for number in table])
+        tokens = self.pages.read([number for table in tables for number in table])
         tokens = tokens.view(len(tables), -1, tokens.shape[-1])
         (_, heads, _, size), (_, value_heads, _, value_size) = self.keys.shape, self.values.shape
         keys, values = tokens.split([heads * size, value_heads * value_size], dim=-1)

@@ -19,9 +19,9 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
 
-    def take(self, length: int) -> None:
-        """Raises MemoryError if it is used up; then nothing is taken."""
-        if self.used + length > self.limit:
+    def take(self, length: int, *, beyond: bool = False) -> None:
+        """Raises MemoryError if it is used up and it must not go beyond; then nothing is taken."""
+        if self.used + length > self.limit and not beyond:
             raise MemoryError(
                 f"budget: want {self.used + length} bytes of CPU memory for pages, got a limit of {self.limit}"
             )
@@ -35,9 +35,10 @@ class LockedRegion:
     """Addresses for `capacity` bytes, which take no memory until `grow` is called. GPUs read and write what is locked
     by the same addresses."""
 
-    def __init__(self, capacity: int, device: torch.device, budget: Budget) -> None:
-        """device: that reads it; of a CPU nothing is page-locked. budget: what grows counts there."""
-        self._device, self._budget = device, budget
+    def __init__(self, capacity: int, budget: Budget, *, pin: bool, device: torch.device | None = None) -> None:
+        """budget: what grows counts there. pin: whether it is page-locked; device: whose context does it, None: the
+        current one."""
+        self._budget, self._pin, self._device = budget, pin, device
         self._mapping = mmap.mmap(-1, max(capacity, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
         with torch.inference_mode(False):
             self.bytes = torch.frombuffer(self._mapping, dtype=torch.uint8)
@@ -45,8 +46,9 @@ class LockedRegion:
         self._locks: list[PageLock] = []
         self._ends: list[int] = []  # of what was locked at once
 
-    def grow(self, length: int) -> None:
-        """Makes at least `length` bytes usable. Raises MemoryError, PinError; then nothing has changed."""
+    def grow(self, length: int, *, beyond_budget: bool = False) -> None:
+        """Makes at least `length` bytes usable. Raises MemoryError, but not for the budget if it may go beyond, and
+        PinError; then nothing has changed."""
         if length <= self.nbytes:
             return
         page = mmap.PAGESIZE
@@ -57,8 +59,8 @@ class LockedRegion:
         end = min(-(-wanted // page) * page, self.bytes.numel())
         if self._budget.used + end - self.nbytes > self._budget.limit:
             end = min(-(-length // page) * page, self.bytes.numel())
-        self._budget.take(end - self.nbytes)
-        if self._device.type == "cuda":
+        self._budget.take(end - self.nbytes, beyond=beyond_budget)
+        if self._pin:
             piece = self.bytes[self.nbytes : end]
             try:
                 lock = PageLock(piece, self._device)

@@ -64,8 +64,9 @@ class PageArena:
         self.num_rows = self.capacity * page_tokens
         with torch.inference_mode(False):
             self.bitmask = torch.zeros(_native.cpu.bitmask_bytes(self.num_rows), dtype=torch.uint8, device=self.device)
-        self.slots = LockedRegion(self.num_rows * self.slot_bytes + _SLACK, self.device, budget)
-        self.overflow = LockedRegion(self.num_rows * row_bytes + _SLACK, self.device, budget)
+        pin, context = copies is not None, self.device if self.device.type == "cuda" else None
+        self.slots = LockedRegion(self.num_rows * self.slot_bytes + _SLACK, budget, pin=pin, device=context)
+        self.overflow = LockedRegion(self.num_rows * row_bytes + _SLACK, budget, pin=pin, device=context)
         self.overflow.grow(_SLACK)
         self._free_pages: list[int] = []
         self._used_pages = 0  # some of them are free
@@ -118,7 +119,7 @@ class PageArena:
     def settle(self, places: list[int] | None = None) -> None:
         """Ends puts that are done, in order. places: those of pages that are to be read: they are waited for. None:
         nothing is."""
-        wanted = set(places or ())
+        wanted = set(places or ()) if self._pending else set()
         last = max((at for at, put in enumerate(self._pending) if wanted & set(put.places)), default=-1)
         while self._pending and (last >= 0 or self._pending[0].done.query()):
             put = self._pending[0]
@@ -127,6 +128,13 @@ class PageArena:
             self._pending.pop(0)
             last -= 1
         if self._landed is not None and places:
+            torch.cuda.current_stream(self.device).wait_event(self._landed)
+
+    def settle_all(self) -> None:
+        """Waits for all puts, and ends them."""
+        if self._pending:
+            self.settle(self._pending[-1].places)
+        if self._landed is not None:
             torch.cuda.current_stream(self.device).wait_event(self._landed)
 
     def rows(self) -> CompressedRows:
@@ -188,11 +196,11 @@ class PageArena:
         return places
 
     def _take_overflow(self, count: int) -> list[int]:
+        """Of a GPU also where the budget is used up: the tokens have nowhere else to go. The next put is refused."""
         reused = min(count, len(self._free_overflow))
         new = count - reused
-        if self._used_overflow + new > self.num_rows:
-            raise MemoryError(f"overflow: want room for {self._used_overflow + new} tokens, got {self.num_rows}")
-        self.overflow.grow((self._used_overflow + new) * self.codec.row_bytes + _SLACK)
+        length = (self._used_overflow + new) * self.codec.row_bytes + _SLACK
+        self.overflow.grow(length, beyond_budget=self._copies is not None)
         taken = [self._free_overflow.pop() for _ in range(reused)]
         taken += range(self._used_overflow, self._used_overflow + new)
         self._used_overflow += new

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from ..codec import dispatch
-from ..codec.gather import GpuGather
+from ..codec.gather import GpuGather, ids_on_gpu
 from ..codec.values import as_ids, as_tensor, prepare_out, resolve_device, to_bytes
 from ..gpu.capacity import parse_bytes
 from .locked_region import Budget
 from .page_arena import PageArena
-from .page_landing import PageLanding, token_ids
+from .page_landing import PageLanding, PageSelection, token_ids
+from .page_table import MOST_PAGES, PageTable
 
 _REFIT_PAGES = 16  # that are looked at for it
 
@@ -106,7 +107,8 @@ class CompressedPages:
             self.landing = PageLanding(self.device, self._copies) if landing is None else landing
         self._arenas: list[PageArena] = []
         self._in_place: dict[int, GpuGather] = {}  # by arena
-        self._table: dict[int, tuple[PageArena, int]] = {}
+        self._table = PageTable(page_tokens)
+        self._selected: tuple[list[int], PageSelection] | None = None
         self._recent: list[tuple[PageArena, int]] = []  # that the last puts wrote
         self._closed = False
 
@@ -124,7 +126,7 @@ class CompressedPages:
         """Stores pages, in the place of older ones of the same numbers. If it fails, nothing has changed.
 
         Args:
-            page_ids: n different ints of at least 0, as a list or an integer tensor in CPU memory.
+            page_ids: n different ints of at least 0, below 2^24, as a list or an integer tensor in CPU memory.
             pages: [n, page_tokens, *token_shape] on the device, any strides. Read on the current stream; on a GPU this
                 does not wait, but for the first pages of a codec, which it is fitted to.
 
@@ -148,8 +150,9 @@ class CompressedPages:
             tokens = pages.detach().resolve_neg().reshape(len(numbers) * self.page_tokens, -1)
             arena = self._arena_for(tokens)
             places = arena.put(tokens)
+            self._selected = None
             self._drop([number for number in numbers if number in self._table])
-            self._table |= {number: (arena, place) for number, place in zip(numbers, places, strict=True)}
+            self._table.set(numbers, len(self._arenas) - 1, places)
             self._recent = [*self._recent, *((arena, place) for place in places)][-_REFIT_PAGES:]
 
     def get(self, page_ids: Any, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -169,55 +172,47 @@ class CompressedPages:
         """
         numbers = _as_numbers(page_ids)
         out = prepare_out(out, (len(numbers), *self.page_shape), self.dtype, self.device)
-        with self._turn:
-            pages = self.places_of(numbers)
-            if not pages:
-                return out
-            rows = out.view(len(numbers) * self.page_tokens, -1)
-            if self.landing is None:
-                self._decode_on_cpu(pages, rows)
-                return out
-            if not self.landing.has(self, pages):
-                self.landing.start(self, pages)
-            self.landing.decode(pages, rows)
-            self.landing.owner = None  # it may be filled again
+        self._read(numbers, out)
         return out
 
     def get_tokens(self, ids: Any, out: torch.Tensor | None = None) -> torch.Tensor:
         """Any tokens, each by itself: on a GPU their slots are read in place, from page-locked memory.
 
         Args:
-            ids: [n] int32 or int64, page number * page_tokens + token, in CPU memory, repeats allowed.
+            ids: [n] int32 or int64, page number * page_tokens + token, repeats allowed, in CPU memory or on the device.
             out: [n, *token_shape] on the device, contiguous; None: a new tensor.
 
         Returns:
-            The tokens, bit for bit. On a GPU enqueued on the current stream.
+            The tokens, bit for bit. On a GPU enqueued on the current stream; the host waits for pages that were put
+            just before, and, if codecs were fitted anew, for ids on the GPU.
 
         Raises:
-            KeyError: there is no such page.
-            ValueError: `out` does not fit, or ids are on a GPU.
+            KeyError: there is no such page. Ids on a GPU are not checked: bad ones give zeros, and a later call may
+                raise IndexError.
+            ValueError: `out` does not fit.
         """
         wanted = as_ids(ids)
-        if wanted.is_cuda:
-            raise ValueError("ids: want them in CPU memory, where the table of pages is, got ids on a GPU")
+        if wanted.is_cuda and wanted.device != self.device:
+            raise ValueError(f"ids: want them in CPU memory or on {self.device}, got ids on {wanted.device}")
         out = prepare_out(out, (len(wanted), *self.token_shape), self.dtype, self.device)
         with self._turn:
-            numbers = torch.div(wanted, self.page_tokens, rounding_mode="floor")
-            unique, which = torch.unique(numbers, return_inverse=True)
-            pages = self.places_of(unique.tolist())
-            if not pages:
+            self._check_open()
+            rows, of_arena = self._table.find_tokens(wanted)
+            if not wanted.is_cuda and bool((rows < 0).any()):
+                missing = int(wanted[rows < 0][0]) // self.page_tokens
+                raise KeyError(f"ids: want tokens of pages that were put, got one of page {missing}")
+            if len(wanted) == 0 or not self._arenas:
                 return out
-            tokens = wanted.to(torch.int64) - numbers.to(torch.int64) * self.page_tokens
-            rows = torch.tensor([place for _, place in pages])[which] * self.page_tokens + tokens
-            arenas = list({id(arena): arena for arena, _ in pages}.values())
-            if len(arenas) == 1:
-                self._read_in_place(arenas[0], [place for _, place in pages], rows, out)
+            if len(self._arenas) == 1:
+                self._read_in_place(0, rows, out)
                 return out
-            of_arena = torch.tensor([arenas.index(arena) for arena, _ in pages])[which]
-            for number, arena in enumerate(arenas):
+            out.zero_()
+            for number in range(len(self._arenas)):
                 chosen = torch.nonzero(of_arena == number).flatten()
+                if len(chosen) == 0:
+                    continue
                 part = torch.empty(len(chosen), *self.token_shape, dtype=self.dtype, device=self.device)
-                self._read_in_place(arena, [place for of, place in pages if of is arena], rows[chosen], part)
+                self._read_in_place(number, rows[chosen], part)
                 out[chosen.to(self.device)] = part
         return out
 
@@ -236,7 +231,7 @@ class CompressedPages:
             self._drop(numbers)
 
     def prefetch(self, page_ids: Any) -> None:
-        """Starts to bring pages to the GPU, for the next `get` of these or fewer. On a CPU there is nothing to do.
+        """Starts to bring pages to the GPU, for the next `get` of the same ones. On a CPU there is nothing to do.
 
         Args:
             page_ids: ints as for `put`.
@@ -244,18 +239,50 @@ class CompressedPages:
         Raises:
             KeyError: there is no such page.
         """
+        numbers = _as_numbers(page_ids)
         with self._turn:
-            pages = self.places_of(_as_numbers(page_ids))
-            if self.landing is not None and pages and not self.landing.has(self, pages):
-                self.landing.start(self, pages)
+            self.places_of(numbers)
+            self._start(numbers)
+
+    def start_read(self, numbers: list[int]) -> None:
+        """`prefetch` of a list that is known to be good."""
+        with self._turn:
+            self._start(numbers)
+
+    def _start(self, numbers: list[int]) -> None:
+        if self.landing is not None and numbers:
+            selection = self._select(numbers)
+            if self.landing.holds is not selection:
+                self.landing.start(selection)
+
+    def read(self, numbers: list[int]) -> torch.Tensor:
+        """`get` of a list that is known to be good."""
+        out = torch.empty(len(numbers), *self.page_shape, dtype=self.dtype, device=self.device)
+        self._read(numbers, out)
+        return out
+
+    def _read(self, numbers: list[int], out: torch.Tensor) -> None:
+        with self._turn:
+            self._check_open()
+            if not numbers:
+                return
+            rows = out.view(len(numbers) * self.page_tokens, -1)
+            if self.landing is None:
+                self._decode_on_cpu(self.places_of(numbers), rows)
+                return
+            self._start(numbers)
+            self.landing.decode(rows)
+
+    def _select(self, numbers: list[int]) -> PageSelection:
+        """The last one, if it is of the same pages and no page has changed since."""
+        if self._selected is None or self._selected[0] != numbers:
+            self._selected = list(numbers), PageSelection(self.places_of(numbers), self.device)
+        return self._selected[1]
 
     def places_of(self, numbers: Sequence[int]) -> list[tuple[PageArena, int]]:
         """Where pages lie. Raises KeyError."""
         self._check_open()
-        missing = [number for number in numbers if number not in self._table]
-        if missing:
-            raise KeyError(f"page_ids: want pages that were put, got {missing[0]}")
-        return [self._table[number] for number in numbers]
+        return [(self._arenas[arena], place) for arena, place in map(self._table.__getitem__, numbers)]
 
     def report(self) -> PageReport:
         """What is held at present. Does not wait.
@@ -277,6 +304,7 @@ class CompressedPages:
         """Frees all memory once what was enqueued has run. Idempotent."""
         with self._turn:
             self._closed = True
+            self._selected = None
             self._table.clear()
             self._in_place.clear()
             for arena in self._arenas:
@@ -310,8 +338,10 @@ class CompressedPages:
         return latest.overflow_share([place for of, place in self._recent if of is latest]) > self._refit_drop
 
     def _drop(self, numbers: Sequence[int]) -> None:
+        self._selected = None
         for number in numbers:
-            arena, place = self._table.pop(number)
+            at, place = self._table.pop(number)
+            arena = self._arenas[at]
             self._recent = [page for page in self._recent if page != (arena, place)]
             arena.free([place])
 
@@ -324,17 +354,18 @@ class CompressedPages:
             if rows is not out:
                 out.view(len(pages), -1)[chosen] = rows.view(len(chosen), -1)
 
-    def _read_in_place(self, arena: PageArena, places: list[int], rows: torch.Tensor, out: torch.Tensor) -> None:
+    def _read_in_place(self, number: int, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """Tokens of an arena by their rows there."""
+        arena = self._arenas[number]
+        arena.settle_all()
         if self.device.type == "cpu":
-            flat = out.view(len(rows), -1)
-            dispatch.decode_on_cpu(arena.codec.form, arena.rows(), rows, to_bytes(flat))
+            dispatch.decode_on_cpu(arena.codec.form, arena.rows(), rows, to_bytes(out.view(len(rows), -1)))
             return
-        arena.settle(places)
-        gather = self._in_place.get(id(arena))
+        gather = self._in_place.get(number)
         if gather is None:
             gather = GpuGather(arena.codec.form, self.device, arena.mapped(), lead_bytes=arena.slot_bytes)
-            self._in_place[id(arena)] = gather
-        gather.gather(rows.pin_memory().to(self.device, non_blocking=True), out)
+            self._in_place[number] = gather
+        gather.gather(ids_on_gpu(rows, self.device), out)
 
 
 def _as_numbers(page_ids: Any) -> list[int]:
@@ -343,6 +374,6 @@ def _as_numbers(page_ids: Any) -> list[int]:
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int):
             raise TypeError(f"page_ids: want ints, got {number!r}")
-        if number < 0:
-            raise ValueError(f"page_ids: want numbers of at least 0, got {number}")
+        if not 0 <= number < MOST_PAGES:
+            raise ValueError(f"page_ids: want numbers of at least 0, below {MOST_PAGES}, got {number}")
     return numbers

@@ -157,7 +157,7 @@ def measure_pages(config: KvConfig, states: torch.Tensor) -> dict[str, Any]:
         "copy_on_gpu": lambda: out.copy_(tokens),
         "fetch": lambda: pages.get(numbers, out.view_as(split)),
         "fetch_raw": lambda: out.copy_(pinned, non_blocking=True),
-        "fetch_tokens": lambda: pages.get_tokens(chosen, some),
+        "fetch_tokens": lambda: pages.get_tokens(on_gpu, some),
         "fetch_tokens_raw": fetch_raw_tokens,
     }
     calls = {name: (lambda call=call: queued_ms(call)) for name, call in measures.items()}

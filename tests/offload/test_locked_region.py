@@ -9,18 +9,10 @@ from page_locking import Registers
 from ibp_gnn.offload.locked_region import Budget, LockedRegion
 from ibp_gnn.store.pinned import PinError
 
-CUDA = torch.device("cuda", 0)
-
-
-@pytest.fixture(autouse=True)
-def no_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The context of a GPU that is not there."""
-    monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
-
 
 def test_it_is_locked_as_far_as_it_grows(registers: Registers) -> None:
     budget = Budget(1 << 30)
-    region = LockedRegion(1 << 30, CUDA, budget)
+    region = LockedRegion(1 << 30, budget, pin=True)
     assert budget.used == 0 and registers.locked == {}
     for length in (1, 100_000, 50_000, 3_000_000):
         region.grow(length)
@@ -34,7 +26,7 @@ def test_it_is_locked_as_far_as_it_grows(registers: Registers) -> None:
 
 def test_copies_are_cut_where_locks_end(registers: Registers) -> None:
     """CUDA refuses a copy of memory that was locked in two pieces."""
-    region = LockedRegion(1 << 20, CUDA, Budget(1 << 20))
+    region = LockedRegion(1 << 20, Budget(1 << 20), pin=True)
     for length in (1, 100_000, 300_000):
         region.grow(length)
     assert len(registers.locked) == 3
@@ -49,12 +41,12 @@ def test_copies_are_cut_where_locks_end(registers: Registers) -> None:
 
 def test_budget_and_addresses_are_limits(registers: Registers) -> None:
     budget = Budget(100 * mmap.PAGESIZE)
-    region = LockedRegion(1 << 30, CUDA, budget)
+    region = LockedRegion(1 << 30, budget, pin=True)
     region.grow(99 * mmap.PAGESIZE)
     with pytest.raises(MemoryError, match="budget: want"):
         region.grow(101 * mmap.PAGESIZE)
     region.grow(100 * mmap.PAGESIZE)
-    small = LockedRegion(1000, CUDA, Budget(1 << 20))
+    small = LockedRegion(1000, Budget(1 << 20), pin=True)
     small.grow(1000)
     with pytest.raises(MemoryError, match="want 1001 bytes"):
         small.grow(1001)
@@ -62,15 +54,15 @@ def test_budget_and_addresses_are_limits(registers: Registers) -> None:
 
 def test_a_refusal_changes_nothing(registers: Registers) -> None:
     budget = Budget(1 << 20)
-    region = LockedRegion(1 << 20, CUDA, budget)
+    region = LockedRegion(1 << 20, budget, pin=True)
     registers.refuses = True
     with pytest.raises(PinError):
         region.grow(1000)
     assert region.nbytes == 0 and budget.used == 0
 
 
-def test_of_a_cpu_nothing_is_locked(registers: Registers) -> None:
-    region = LockedRegion(1 << 20, torch.device("cpu"), Budget(1 << 20))
+def test_without_pin_nothing_is_locked(registers: Registers) -> None:
+    region = LockedRegion(1 << 20, Budget(1 << 20), pin=False)
     region.grow(5000)
     region.bytes[:5000] = 7
     assert registers.locked == {}
