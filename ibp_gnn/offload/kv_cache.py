@@ -87,16 +87,25 @@ class CompressedOffloadedCache(Cache):
         Returns:
             Keys and values of all tokens, on the device of the new ones.
         """
-        compressed = [at for at, layer in enumerate(self.layers) if isinstance(layer, CompressedLayer)]
-        if layer_idx in compressed:
-            self.layers[layer_idx].fetch()
-            following = compressed[(compressed.index(layer_idx) + 1) % len(compressed)]
-            if following != layer_idx:
-                self.layers[following].fetch()
+        this = self.layers[layer_idx] if layer_idx < len(self.layers) else None
+        following = self._following(layer_idx) if isinstance(this, CompressedLayer) else None
+        # Of an odd number of layers, the last and the first one have the same landing.
+        at_once = following is not None and this is not None and following.landing is not this.landing
+        if this is not None and following is not None:
+            this.fetch()
+            if at_once:
+                following.fetch()
         updated: tuple[torch.Tensor, torch.Tensor] = super().update(
             key_states, value_states, layer_idx, *args, **kwargs
         )
+        if following is not None and not at_once:
+            following.fetch()
         return updated
+
+    def _following(self, layer_idx: int) -> CompressedLayer:
+        """The next layer whose blocks are fetched; after the last one, the first."""
+        others = [*self.layers[layer_idx + 1 :], *self.layers[: layer_idx + 1]]
+        return next(layer for layer in others if isinstance(layer, CompressedLayer))
 
     def report(self) -> PageReport:
         """What the sealed blocks of all layers hold.
@@ -195,6 +204,11 @@ class CompressedLayer(DynamicLayer):
         self.keys, self.values = tail
         self._seal()
         return keys, values
+
+    @property
+    def landing(self) -> PageLanding | None:
+        """Where its blocks come to; None on a CPU, and as long as there are none."""
+        return None if self.pages is None else self.pages.landing
 
     def fetch(self) -> None:
         """Starts to bring the sealed blocks to the GPU, unless they are under way."""

@@ -19,11 +19,14 @@ class RawOffloadedCache(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        self.layers[layer_idx].fetch()
-        self.layers[(layer_idx + 1) % len(self.layers)].fetch()
+        this, following = self.layers[layer_idx], self.layers[(layer_idx + 1) % len(self.layers)]
+        this.fetch()
+        if following.slot != this.slot:
+            following.fetch()
         updated: tuple[torch.Tensor, torch.Tensor] = super().update(
             key_states, value_states, layer_idx, *args, **kwargs
         )
+        following.fetch()  # of an odd number of layers, the last and the first have the same landing
         return updated
 
     @property
@@ -47,7 +50,7 @@ class _RawLayer(DynamicLayer):
 
     def __init__(self, shared: _Shared, slot: int) -> None:
         super().__init__()
-        self._shared, self._slot, self._sealed = shared, slot, 0
+        self._shared, self.slot, self._sealed = shared, slot, 0
         self._host: torch.Tensor | None = None
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
@@ -58,7 +61,7 @@ class _RawLayer(DynamicLayer):
         self.values = torch.cat([self.values, value_states], -2)
         keys, values = self.keys, self.values
         if self._sealed:
-            slot, stream = self._slot, torch.cuda.current_stream()
+            slot, stream = self.slot, torch.cuda.current_stream()
             stream.wait_event(self._shared.filled[slot])
             sealed = self._landed()
             keys, values = torch.cat([sealed[0], keys], -2), torch.cat([sealed[1], values], -2)
@@ -70,15 +73,15 @@ class _RawLayer(DynamicLayer):
     def _landed(self) -> torch.Tensor:
         assert self._host is not None  # there are sealed blocks
         size = (*self._host.shape[:3], self._sealed, self._host.shape[-1])
-        landing = self._shared.landings[self._slot]
+        landing = self._shared.landings[self.slot]
         if landing is None or landing.numel() < self._host.numel():
             landing = torch.empty(self._host.numel(), dtype=self._host.dtype, device=self.keys.device)
-            self._shared.landings[self._slot] = landing
+            self._shared.landings[self.slot] = landing
             self._shared.copies.wait_stream(torch.cuda.current_stream())
         return landing[: torch.Size(size).numel()].view(size)
 
     def fetch(self) -> None:
-        shared, slot = self._shared, self._slot
+        shared, slot = self._shared, self.slot
         if not self._sealed or shared.owners[slot] is self:
             return
         assert self._host is not None  # there are sealed blocks

@@ -152,6 +152,31 @@ def test_generates_the_same_tokens(device: str, how: dict[str, Any], batch: int)
     assert torch.equal(*tokens)
 
 
+@pytest.mark.parametrize("layers", [1, 2, 3, 4])
+def test_each_layer_is_fetched_once_a_step(device: str, layers: int, request: pytest.FixtureRequest) -> None:
+    if "cpu" in request.node.callspec.id:
+        pytest.skip("nothing is fetched there")
+    cache, kv = make(), torch.randn(1, 2, 100, 64, generator=torch.Generator().manual_seed(0)).bfloat16().to(device)
+
+    def step(tokens: int) -> int:
+        before = moved_bytes(cache)
+        for layer in range(layers):
+            cache.update(kv[:, :, :tokens], kv[:, :, :tokens], layer)
+        return moved_bytes(cache) - before
+
+    step(100)
+    step(1)
+    once = sum(layer.pages.report().compressed_bytes for layer in cache.layers)
+    for _ in range(3):
+        assert 0.9 * once < step(1) <= once
+    cache.close()
+
+
+def moved_bytes(cache: CompressedOffloadedCache) -> int:
+    landings = {id(layer.landing): layer.landing for layer in cache.layers if layer.landing is not None}
+    return sum(landing.moved_bytes for landing in landings.values())
+
+
 def test_sliding_layers_are_left_to_transformers() -> None:
     config = transformers.MistralConfig(
         vocab_size=1000, hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
