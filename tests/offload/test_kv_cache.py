@@ -19,6 +19,7 @@ from ibp_gnn.offload.page_landing import PageLanding  # noqa: E402
 from ibp_gnn.offload.pages import CompressedPages  # noqa: E402
 
 BATCH, HEADS = 3, 2
+IS_4 = transformers.__version__.startswith("4.")
 
 
 @pytest.fixture(params=["cpu", "emulated", pytest.param("cuda", marks=pytest.mark.cuda)])
@@ -63,7 +64,8 @@ class Both:
             assert_bitwise_equal(got[0].contiguous(), want[0].contiguous())
             assert_bitwise_equal(got[1].contiguous(), want[1].contiguous())
         assert self.ours.get_seq_length() == self.theirs.get_seq_length()
-        assert self.ours.get_mask_sizes(1, 0) == self.theirs.get_mask_sizes(1, 0)
+        query = torch.zeros(1) if IS_4 else 1
+        assert self.ours.get_mask_sizes(query, 0) == self.theirs.get_mask_sizes(query, 0)
 
     def both(self, name: str, *args: Any) -> None:
         for cache in (self.ours, self.theirs):
@@ -137,8 +139,8 @@ def test_reset_and_close_free_the_pages() -> None:
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
 def test_generates_the_same_tokens(device: str, how: dict[str, Any], batch: int) -> None:
-    if batch > 1 and "prompt_lookup_num_tokens" in how:
-        pytest.skip("assisted generation takes one sequence")
+    if (batch > 1 or IS_4) and "prompt_lookup_num_tokens" in how:
+        pytest.skip("assisted generation takes one sequence; that of transformers 4 an end token")
     model, ids = llama().to(device), some_ids(device, (batch, 90)) % 900 + 1
     mask = torch.ones_like(ids)
     mask[0, :5] = batch == 1
