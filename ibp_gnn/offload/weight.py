@@ -12,7 +12,6 @@ from ..codec import dispatch
 from ..codec.codec import Codec
 from ..codec.compressed_rows import CompressedRows
 from ..codec.gather import GpuGather, MappedRows
-from ..codec.values import to_bytes
 
 # Of values. GPUs decode rows of up to 768 bfloat16 values fastest (docs/llm.md).
 BLOCK_VALUES = 768
@@ -166,11 +165,6 @@ def compress_weight(weight: torch.Tensor, *, by_row: bool, device: torch.device)
         for name in ("slots", "overflow", "bitmask"):
             getattr(there, name).copy_(getattr(rows, name))
         return CompressedWeight(tuple(weight.shape), codec, layout, buffer)
-
-
-def raw_bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """uint8 [nbytes], sharing memory if it can."""
-    return to_bytes(tensor.detach().reshape(1, -1)).view(-1)
 
 
 def _largest_divisor(values: int) -> int:
