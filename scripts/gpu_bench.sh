@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The benchmarks that need a GPU, one after the other, in about fifteen minutes: JSON and pictures go to a folder (the one
-# argument; default scripts/results). What scripts/gpu_check.sh built is measured. bench_epoch needs DGL; bench_gather
-# and bench_codec also measure WholeGraph and nvCOMP where they are installed, and bench_llm runs where transformers is.
-# One that fails does not stop the others.
+# The benchmarks that need a GPU, one after the other, in about fifteen minutes: JSON and pictures go to a folder (the
+# one argument; default scripts/results). What scripts/gpu_check.sh built is measured. bench_epoch needs DGL, bench_llm
+# transformers; bench_gather and bench_codec also measure WholeGraph and nvCOMP where they are installed. One that fails
+# does not stop the others.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
