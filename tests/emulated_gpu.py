@@ -1,13 +1,15 @@
-"""The bookkeeping of code for GPUs, run without one: streams do at once what they are asked for, GPU memory is CPU
-memory, and a gather decodes from the addresses that a kernel would get. What runs in another order on a GPU, and what
-CUDA refuses, is not seen here: the tests marked `cuda` see it."""
+"""The bookkeeping of code for GPUs, run without one. GPU memory is CPU memory, and a gather decodes from the addresses
+that a kernel would get. Work on the current stream runs at once. Copies on other streams run as late as they may: when
+something waits for them. So a wait that is missing gives wrong bytes. What CUDA refuses is not seen here; the tests
+marked `cuda` see it."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import gc
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,33 +22,64 @@ from ibp_gnn.codec import dispatch
 from ibp_gnn.codec.forms import Form
 from ibp_gnn.codec.gather import MappedRows
 from ibp_gnn.codec.values import to_bytes
+from ibp_gnn.offload.page_arena import PageArena
 
 
 class Stream:
+    """done: how many of its copies have run; the others are in `late`."""
+
     cuda_stream = 0
 
     def __init__(self, device: object = None) -> None:
-        pass
+        self.late: list[Callable[[], object]] = []
+        self.done = 0
+
+    @property
+    def enqueued(self) -> int:
+        return self.done + len(self.late)
+
+    def run(self, count: int) -> None:
+        """The first `count` of all copies ever."""
+        while self.done < count and self.late:
+            self.late.pop(0)()
+            self.done += 1
 
     def wait_event(self, event: Event) -> None:
-        assert isinstance(event, Event)
+        event.synchronize()
 
     def wait_stream(self, stream: Stream) -> None:
-        assert isinstance(stream, Stream)
+        stream.synchronize()
 
     def synchronize(self) -> None:
-        pass
+        self.run(self.enqueued)
 
 
 class Event:
+    def __init__(self) -> None:
+        self._recorded: tuple[Stream, int] | None = None
+
     def record(self, stream: Stream | None = None) -> None:
-        assert stream is None or isinstance(stream, Stream)
+        stream = stream or _current[-1]
+        self._recorded = stream, stream.enqueued
 
     def query(self) -> bool:
-        return True
+        return self._recorded is None or self._recorded[0].done >= self._recorded[1]
 
     def synchronize(self) -> None:
-        pass
+        if self._recorded is not None:
+            self._recorded[0].run(self._recorded[1])
+
+
+_current = [Stream()]
+
+
+@contextlib.contextmanager
+def on_stream(stream: Stream) -> Iterator[None]:
+    _current.append(stream)
+    try:
+        yield
+    finally:
+        _current.pop()
 
 
 class Gather:
@@ -85,12 +118,40 @@ def emulated_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registers]:
     monkeypatch.setattr(_native, "cuda", lambda: registers)
     monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **options: empty(*size, **options))
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+
+    def make_stream(device: object = None) -> Stream:
+        stream = Stream()
+        streams.add(stream)
+        return stream
+
+    def synchronize(device: object = None) -> None:
+        for stream in list(streams):
+            stream.synchronize()
+
+    monkeypatch.setattr(torch.cuda, "Stream", make_stream)
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream())
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: _current[-1])
+    monkeypatch.setattr(torch.cuda, "stream", on_stream)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    monkeypatch.setattr(
+        torch.cuda, "synchronize", lambda device=None: [stream.synchronize() for stream in list(streams)]
+    )
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    copy, page_bitmask = torch.Tensor.copy_, PageArena.page_bitmask
+
+    def copy_late(to: torch.Tensor, of: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        if len(_current) == 1:
+            return copy(to, of)
+        _current[-1].late.append(lambda: copy(to, of))
+        return to
+
+    def read_in_order(arena: PageArena) -> torch.Tensor:
+        if len(_current) > 1:  # it is read at once, after the copies before
+            _current[-1].synchronize()
+        return page_bitmask(arena)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", copy_late)
+    monkeypatch.setattr(PageArena, "page_bitmask", read_in_order)
     yield registers
     gc.collect()  # unlocks what is left, while it is emulated

@@ -121,13 +121,13 @@ class PageLanding:
             part.arena.settle(part.places)
             slots, bitmask = section.reserve(part.arena, len(part.places), self._device, self._copies)
             with torch.cuda.stream(self._copies), torch.inference_mode(False):
+                words = bitmask[: len(part.places) * part.arena.page_tokens // 8].view(torch.int32)
+                words.view(len(part.places), -1).copy_(part.arena.page_bitmask()[part.on_device])
+                part.on_device.record_stream(self._copies)
                 for first, count, at in part.runs:
                     landed = slots[at * part.arena.page_bytes : (at + count) * part.arena.page_bytes]
                     part.arena.slots.read(first * part.arena.page_bytes, landed)
                     self.moved_bytes += landed.numel()
-                words = bitmask[: len(part.places) * part.arena.page_tokens // 8].view(torch.int32)
-                words.view(len(part.places), -1).copy_(part.arena.page_bitmask()[part.on_device])
-                part.on_device.record_stream(self._copies)
         self._filled.record(self._copies)
         self.holds = selection
 
