@@ -33,6 +33,7 @@ class Stream:
     def __init__(self, device: object = None) -> None:
         self.late: list[Callable[[], object]] = []
         self.done = 0
+        _streams.add(self)
 
     @property
     def enqueued(self) -> int:
@@ -70,6 +71,7 @@ class Event:
             self._recorded[0].run(self._recorded[1])
 
 
+_streams: weakref.WeakSet[Stream] = weakref.WeakSet()
 _current = [Stream()]
 
 
@@ -80,6 +82,11 @@ def on_stream(stream: Stream) -> Iterator[None]:
         yield
     finally:
         _current.pop()
+
+
+def synchronize(device: object = None) -> None:
+    for stream in list(_streams):
+        stream.synchronize()
 
 
 class Gather:
@@ -118,25 +125,17 @@ def emulated_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registers]:
     monkeypatch.setattr(_native, "cuda", lambda: registers)
     monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **options: empty(*size, **options))
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
-    streams: weakref.WeakSet[Stream] = weakref.WeakSet()
-
-    def make_stream(device: object = None) -> Stream:
-        stream = Stream()
-        streams.add(stream)
-        return stream
 
     def synchronize(device: object = None) -> None:
-        for stream in list(streams):
+        for stream in list(_streams):
             stream.synchronize()
 
-    monkeypatch.setattr(torch.cuda, "Stream", make_stream)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: _current[-1])
     monkeypatch.setattr(torch.cuda, "stream", on_stream)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(
-        torch.cuda, "synchronize", lambda device=None: [stream.synchronize() for stream in list(streams)]
-    )
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     copy, page_bitmask = torch.Tensor.copy_, PageArena.page_bitmask
 
