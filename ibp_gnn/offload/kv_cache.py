@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -65,7 +66,8 @@ class CompressedOffloadedCache(Cache):
             Budget(parse_bytes("budget", budget, whole=machine)), block_tokens, recent_tokens, refit_drop
         )
         if config is None:
-            super().__init__(layer_class_to_replicate=lambda: CompressedLayer(self._shared))
+            make: Any = functools.partial(CompressedLayer, self._shared)
+            super().__init__(layer_class_to_replicate=make)
             return
         layers = DynamicCache(config=config).layers
         super().__init__(
@@ -87,25 +89,26 @@ class CompressedOffloadedCache(Cache):
         Returns:
             Keys and values of all tokens, on the device of the new ones.
         """
-        this = self.layers[layer_idx] if layer_idx < len(self.layers) else None
-        following = self._following(layer_idx) if isinstance(this, CompressedLayer) else None
+        layers: list[Any] = list(self.layers)
+        this = layers[layer_idx] if layer_idx < len(layers) else None
+        if not isinstance(this, CompressedLayer):  # of another kind, or made by this call
+            return self._update(key_states, value_states, layer_idx, *args, **kwargs)
+        # The next layer whose blocks are fetched; after the last one, the first.
+        others = [*layers[layer_idx + 1 :], *layers[: layer_idx + 1]]
+        following = next(layer for layer in others if isinstance(layer, CompressedLayer))
+        this.fetch()
         # Of an odd number of layers, the last and the first one have the same landing.
-        at_once = following is not None and this is not None and following.landing is not this.landing
-        if this is not None and following is not None:
-            this.fetch()
-            if at_once:
-                following.fetch()
-        updated: tuple[torch.Tensor, torch.Tensor] = super().update(
-            key_states, value_states, layer_idx, *args, **kwargs
-        )
-        if following is not None and not at_once:
+        at_once = following.landing is not this.landing
+        if at_once:
+            following.fetch()
+        updated = self._update(key_states, value_states, layer_idx, *args, **kwargs)
+        if not at_once:
             following.fetch()
         return updated
 
-    def _following(self, layer_idx: int) -> CompressedLayer:
-        """The next layer whose blocks are fetched; after the last one, the first."""
-        others = [*self.layers[layer_idx + 1 :], *self.layers[: layer_idx + 1]]
-        return next(layer for layer in others if isinstance(layer, CompressedLayer))
+    def _update(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        updated: tuple[torch.Tensor, torch.Tensor] = super().update(*args, **kwargs)
+        return updated
 
     def report(self) -> PageReport:
         """What the sealed blocks of all layers hold.
