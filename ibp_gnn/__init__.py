@@ -45,7 +45,7 @@ _LAZY_NAMES = {
     "share_budget": ".gpu.budget",
 }
 # Public, but not in __all__: few environments have what all of them need.
-_LAZY_MODULES = ("distdgl", "graphbolt", "hotness", "pyg", "wholegraph")
+_LAZY_MODULES = ("distdgl", "graphbolt", "hotness", "offload", "pyg", "wholegraph")
 
 __all__ = [
     "Codec",

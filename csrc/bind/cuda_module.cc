@@ -71,6 +71,29 @@ void BindEncode(const GpuCodec& codec, const CudaMatrix<const uint8_t>& rows,
   codec.Encode(rows.data(), n, target, scratch.data(), Stream(stream));
 }
 
+void BindEncodeOnce(const GpuCodec& codec, const CudaMatrix<const uint8_t>& rows, const CudaVector<uint8_t>& slots,
+                    int64_t slot_bytes, const CudaVector<uint8_t>& bitmask, const CudaVector<uint8_t>& overflow,
+                    const CudaVector<int64_t>& overflow_count, uint64_t stream) {
+  CheckRows(codec, rows);
+  const int64_t n = Length(rows);
+  CheckSlotBuffers(codec.row_bytes(), n, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
+  CheckEqual("overflow_count", 1, Length(overflow_count));
+  if (!codec.CanEncodeOnce(slot_bytes)) {
+    Throw<ArgumentError>("codec: want one that encodes in one pass to slots of ", slot_bytes, " bytes");
+  }
+  EncodeOnceTarget target;
+  target.slots = slots.data();
+  target.slot_bytes = static_cast<int32_t>(slot_bytes);
+  target.bitmask = reinterpret_cast<uint32_t*>(bitmask.data());
+  target.overflow = overflow.data();
+  target.num_overflow = (Length(overflow) - kSlackBytes) / codec.row_bytes();
+  target.overflow_count = reinterpret_cast<unsigned long long*>(overflow_count.data());
+  if ((reinterpret_cast<uintptr_t>(target.slots) | reinterpret_cast<uintptr_t>(target.bitmask)) % 4 != 0) {
+    Throw<ArgumentError>("slots and bitmask: want them at multiples of 4 bytes");
+  }
+  codec.EncodeOnce(rows.data(), n, target, Stream(stream));
+}
+
 // By address and length, because slots and overflow may be mapped host memory, which no array type describes.
 PlanSegment BindSegment(uint64_t slots, int64_t slots_bytes, uint64_t bitmask, int64_t bitmask_bytes, uint64_t overflow,
                         int64_t overflow_bytes, int64_t num_rows, int64_t first_place, int64_t origin, bool hits) {
@@ -171,6 +194,11 @@ void BindCodecs(nb::module_& m) {
         nb::arg("slots").noconvert(), nb::arg("slot_bytes"), nb::arg("bitmask").noconvert(),
         nb::arg("overflow").noconvert(), nb::arg("scratch").noconvert(), nb::arg("changed_row").noconvert(),
         nb::arg("stream"));
+  m.def("can_encode_once", &GpuCodec::CanEncodeOnce, nb::arg("codec"), nb::arg("slot_bytes"));
+  m.def("encode_once", &BindEncodeOnce, nb::arg("codec"), nb::arg("rows").noconvert(), nb::arg("slots").noconvert(),
+        nb::arg("slot_bytes"), nb::arg("bitmask").noconvert(), nb::arg("overflow").noconvert(),
+        nb::arg("overflow_count").noconvert(), nb::arg("stream"),
+        "Encodes rows that were not measured; overflow_count: int64 [1], becomes how many do not fit their slot.");
   m.def(
       "codec", &BindCodec, nb::arg("name"), nb::arg("tables").noconvert(), nb::arg("parameters"),
       "A fitted codec (csrc/core/codec_list.h) with its form's parameters; tables: as the CPU extension writes them.");

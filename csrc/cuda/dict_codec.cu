@@ -28,6 +28,11 @@ class GpuDictCodec final : public GpuCodec {
     CheckEncodes();
     LaunchEncode(codec_, rows_dev, num_rows, target, scratch_dev, stream);
   }
+  bool CanEncodeOnce(int64_t slot_bytes) const override { return ibp::CanEncodeOnce(codec_, slot_bytes); }
+  void EncodeOnce(const uint8_t* rows_dev, int64_t num_rows, const EncodeOnceTarget& target,
+                  cudaStream_t stream) const override {
+    LaunchEncodeOnce(codec_, rows_dev, num_rows, target, stream);
+  }
 
  private:
   void CheckEncodes() const {

@@ -16,6 +16,10 @@ void LaunchMeasure(const DeviceDictCodec& codec, const uint8_t* rows_dev, int64_
 int64_t EncodeScratchBytes(const DictLayout& layout);
 void LaunchEncode(const DeviceDictCodec& codec, const uint8_t* rows_dev, int64_t num_rows, const EncodeTarget& target,
                   uint8_t* scratch_dev, cudaStream_t stream);
+// Whether there is a kernel that encodes rows of this codec in one pass.
+bool CanEncodeOnce(const DeviceDictCodec& codec, int64_t slot_bytes);
+void LaunchEncodeOnce(const DeviceDictCodec& codec, const uint8_t* rows_dev, int64_t num_rows,
+                      const EncodeOnceTarget& target, cudaStream_t stream);
 GatherKernel ChooseGather(const DeviceDictCodec& codec, const GatherRequest& request, int out_alignment);
 
 // The fast ones. None if the codec or the rows are not of the form that they decode.

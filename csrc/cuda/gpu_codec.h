@@ -39,6 +39,18 @@ class GpuCodec {
   virtual void Encode(const uint8_t* rows_dev, int64_t num_rows, const EncodeTarget& target, uint8_t* scratch_dev,
                       cudaStream_t stream) const = 0;
 
+  // Whether EncodeOnce takes slots of this length. Codecs can do without.
+  virtual bool CanEncodeOnce(int64_t slot_bytes) const {
+    static_cast<void>(slot_bytes);
+    return false;
+  }
+  // Encodes rows that nobody has measured, in one pass: the payloads are the same as Encode's.
+  virtual void EncodeOnce(const uint8_t* rows_dev, int64_t num_rows, const EncodeOnceTarget& target,
+                          cudaStream_t stream) const {
+    static_cast<void>(rows_dev), static_cast<void>(num_rows), static_cast<void>(target), static_cast<void>(stream);
+    Throw<ArgumentError>("codec: want one that encodes in one pass");
+  }
+
  protected:
   explicit GpuCodec(int32_t row_bytes) : row_bytes_(row_bytes) {}
 

@@ -78,6 +78,17 @@ def encode(
         _native.cpu.encode(form.native, rows, overflow_index, *where, *how)
 
 
+def encode_once(form: Form, rows: torch.Tensor, out: CompressedRows, overflow_count: torch.Tensor) -> None:
+    """Writes rows on a GPU, which nobody has measured, to `out`, for forms and slots of which the extension's
+    can_encode_once says so. Does not wait. overflow_count: int64 [1], becomes how many do not fit their slots. These
+    are in the overflow area in any order, as far as it has room."""
+    with torch.cuda.device(rows.device):
+        tables = form.on_device(rows.device, encoder=True)
+        where = (out.slots, out.slot_bytes, out.bitmask, out.overflow)
+        _native.cuda().encode_once(tables.native, rows, *where, overflow_count, _stream(rows.device))
+        tables.record_stream(torch.cuda.current_stream(rows.device))
+
+
 def decode_on_cpu(
     form: Form, rows: CompressedRows, ids: torch.Tensor, out: torch.Tensor, slot_of: torch.Tensor | None = None
 ) -> None:

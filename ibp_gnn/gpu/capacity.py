@@ -34,6 +34,27 @@ def parse_capacity(
     return _of_share(float(capacity), store_bytes, error), num_rows
 
 
+def parse_bytes(name: str, size: int | float | str, *, whole: int = 0) -> int:
+    """size: bytes as for `parse_capacity`; a share of `whole`, if that is given. name: of the argument, for messages.
+    Raises ValueError."""
+    cpu, length = torch.device("cpu"), None
+    try:
+        if size != "auto" and (whole or not is_share(size)):
+            length, _ = parse_capacity(size, num_rows=0, store_bytes=whole, device=cpu)
+    except (TypeError, ValueError):
+        length = None
+    if not length:
+        share = ", a share of it (float in (0, 1], '50%')" if whole else ""
+        raise ValueError(f"{name}: want bytes (int), '4GB', '512MiB'{share}, got {size!r}")
+    return length
+
+
+def free_bytes(device: torch.device) -> int:
+    """What "auto" means: GPU memory that is free now, less a reserve."""
+    free, total = torch.cuda.mem_get_info(device)
+    return max(0, free - min(AUTO_RESERVE_BYTES, total // 4))
+
+
 def is_share(capacity: int | float | str) -> bool:
     """Whether this is a share of the store. capacity: what `parse_capacity` takes."""
     return capacity.strip().endswith("%") if isinstance(capacity, str) else not isinstance(capacity, numbers.Integral)
@@ -44,8 +65,7 @@ def _parse_text(
 ) -> tuple[int | None, int]:
     text = capacity.strip().lower()
     if text == "auto":
-        free, total = torch.cuda.mem_get_info(device)
-        return max(0, free - min(AUTO_RESERVE_BYTES, total // 4)), num_rows
+        return free_bytes(device), num_rows
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+|%)", text)
     if match is None:
         raise error

@@ -6,6 +6,7 @@ already made, what must be true after it, and which library or GPU it needs: it 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib.util
 import re
@@ -38,11 +39,16 @@ needs_pyg = pytest.mark.skipif(importlib.util.find_spec("torch_geometric") is No
 needs_wholegraph = pytest.mark.skipif(
     importlib.util.find_spec("pylibwholegraph") is None, reason="WholeGraph is not installed"
 )
+needs_llm = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("transformers", "accelerate")),
+    reason="the extra `llm` is not here",
+)
 needs_gpu = pytest.mark.cuda
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*multi-threaded, use of fork.*:DeprecationWarning",
     "ignore:.*CPU affinity.*",
     "ignore:capacity '.*GB':UserWarning",  # more than these small stores need
+    "ignore:`past_key_values` is deprecated",
 )
 
 Names = dict[str, Any]
@@ -295,6 +301,47 @@ def check_distributed(names: Names) -> None:
     (names["cache"] if "cache" in names else names["rows"]).close()
 
 
+def llm_names(folder: Path) -> Names:
+    """A small model of transformers; the device is a GPU if there is one."""
+    from offload_models import llama, some_ids
+
+    model = llama()
+    ids = some_ids() % 900 + 1
+    names = {"model": model, "config": model.config, "torch": torch, "kv": torch.randn(4, 64, 8, 128).bfloat16()}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    inputs = {"input_ids": ids.to(device), "attention_mask": torch.ones_like(ids).to(device)}
+    with torch.inference_mode():
+        want = copy.deepcopy(model).to(device).generate(**inputs, max_new_tokens=20)
+    return names | {"inputs": inputs, "device": device, "want": want, "kv": names["kv"].to(device)}
+
+
+def llm_names_on_device(folder: Path) -> Names:
+    names = llm_names(folder)
+    return names | {"model": names["model"].to(names["device"])}
+
+
+def llm_names_with_accelerate(folder: Path) -> Names:
+    from transformers import AutoModelForCausalLM
+
+    return {**llm_names(folder), "AutoModelForCausalLM": AutoModelForCausalLM}
+
+
+def check_tokens(names: Names) -> None:
+    assert torch.equal(names["ids"], names["want"])
+
+
+def check_model(names: Names) -> None:
+    with torch.inference_mode():
+        ids = names.get("empty", names["model"]).generate(**names["inputs"], max_new_tokens=20)
+    assert torch.equal(ids, names["want"])
+
+
+def check_pages(names: Names) -> None:
+    kv = names["kv"]
+    assert_bitwise_equal(names["whole"], kv[[2, 0]])
+    assert_bitwise_equal(names["some"], kv.flatten(0, 1)[[3, 70, 200]])
+
+
 EXAMPLES = {
     "readme-dgl": Example(dgl_names, check_dgl_loop, (needs_dgl,)),
     "readme-pyg": Example(pyg_imported, check_pyg, (needs_pyg,)),
@@ -315,6 +362,11 @@ EXAMPLES = {
     "distributed-partitions": Example(partition_names, check_partitions, (needs_dgl,)),
     "distributed-client": Example(client_names, check_client, (needs_dgl,)),
     "store-files": Example(file_names, check_file),
+    "llm-weights": Example(llm_names, check_tokens, (needs_llm,)),
+    "llm-checkpoint": Example(llm_names_with_accelerate, check_model, (needs_llm,)),
+    "llm-accelerate": Example(llm_names, check_model, (needs_llm,)),
+    "llm-kv-cache": Example(llm_names_on_device, check_tokens, (needs_llm,)),
+    "llm-pages": Example(llm_names, check_pages),
     "format-decoder": Example(file_names, check_decoder),
 }
 
