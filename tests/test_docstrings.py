@@ -79,7 +79,7 @@ INTERNAL = {
     },
     "Graph": {"sample_checked"},
     "ShardedGPUCache": {"prepare_update", "prepare_move", "release"},
-    "CompressedGPUCache": {"prepare_update", "prepare_move", "commit_update", "release"},
+    "CompressedGPUCache": {"gather_on", "prepare_update", "prepare_move", "commit_update", "release"},
 }
 
 

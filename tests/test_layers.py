@@ -20,7 +20,7 @@ LAYERS = [
     {"store"},
     {"gpu"},
     {"distributed"},
-    {"integrations", "testing"},
+    {"embedding", "integrations", "testing"},
     {"distdgl", "graphbolt", "hotness", "pyg", "wholegraph"},  # public modules
     {"datasets"},
     {"training", "command"},

@@ -1,0 +1,65 @@
+// Pooling that is done many times over the same tables: several features, looked up, decoded and pooled in one launch.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cuda/gather_plan.h"
+#include "cuda/pool_request.h"
+#include "cuda/stage_rows.h"
+
+namespace ibp {
+
+struct PoolFeatureOptions {
+  GatherPlan* plan = nullptr;  // of the table
+  int32_t key = 0;             // see PoolFeature
+  PoolMode mode = PoolMode::kSum;
+  int64_t padding_id = -1;
+  int64_t out_column_bytes = 0;
+};
+
+// Reads what the gather plans of its tables read, and does not keep it alive: whoever launches holds the plans. They wait
+// at their end for what was launched here. Features of one kernel share a launch. Safe to use from several threads.
+class PoolPlan {
+ public:
+  // Throws ArgumentError for a feature that no kernel decodes and pools at once (CanPool), and CudaError.
+  PoolPlan(int device, const std::vector<PoolFeatureOptions>& features);
+  PoolPlan(const PoolPlan&) = delete;
+  PoolPlan& operator=(const PoolPlan&) = delete;
+
+  static bool CanPool(GatherPlan& plan);
+
+  // What the kernels read of the features: the caller brings it to device memory, and passes that from then on.
+  int64_t features_bytes() const { return static_cast<int64_t>(features_.size() * sizeof(PoolFeature)); }
+  void WriteFeatures(uint8_t* out) const;
+
+  // Misses that there are of all tables; 0: all their rows are in GPU memory.
+  int64_t num_misses() const { return num_misses_; }
+  int32_t most_values() const { return most_values_; }
+  // For at most most_rows different rows.
+  StageLayout Staging(int64_t most_rows) const;
+  // scratch_dev: a multiple of 256, of layout.bytes, which has to outlive what reads the result. Enqueues.
+  StagedRows Stage(const uint8_t* features_dev, const PoolRequest& pool, const StageLayout& layout,
+                   uint8_t* scratch_dev, cudaStream_t stream);
+  // Enqueues. Returns at once if there are no bags.
+  void Pool(const uint8_t* features_dev, const PoolRequest& pool, cudaStream_t stream);
+
+ private:
+  struct Launch {
+    GatherKernel kernel;
+    int32_t first_feature;
+    int32_t num_features;
+  };
+
+  const int device_;
+  std::vector<PoolFeature> features_;  // kernel by kernel, and table by table
+  std::vector<Launch> launches_;
+  int64_t num_misses_ = 0, largest_slot_ = 0;
+  int32_t most_values_ = 0;
+  const std::shared_ptr<StreamUses> uses_;
+};
+
+}  // namespace ibp
