@@ -194,14 +194,11 @@ std::unique_ptr<StagedRows> BindStage(PoolPlan& plan, uint64_t features, const P
       plan.Stage(Pointer<const uint8_t>(features), pool, layout, Pointer<uint8_t>(scratch), Stream(stream)));
 }
 
-// pieces: of sums of pieces, as many bytes as piece_bytes says.
+// pieces: piece_bytes.
 void BindPool(PoolPlan& plan, uint64_t features, PoolRequest pool, const StagedRows* staged, uint64_t pieces,
               uint64_t stream) {
   if (staged) pool.staged = *staged;
-  pool.piece_width = plan.most_values();
-  pool.piece_sums_dev = Pointer<float>(pieces);
-  pool.piece_counts_dev = Pointer<int32_t>(pieces) + (pool.num_ids / kPieceIds + 1) * pool.piece_width;
-  plan.Pool(Pointer<const uint8_t>(features), pool, Stream(stream));
+  plan.Pool(Pointer<const uint8_t>(features), pool, Pointer<uint8_t>(pieces), Stream(stream));
 }
 
 void BindPoolRows(const PoolRequest& pool, uint64_t rows, int32_t width, int type, int mode, int64_t padding_id,
@@ -298,9 +295,7 @@ void BindPools(nb::module_& m) {
           nb::kw_only(), nb::arg("ids"), nb::arg("ids_are_int64"), nb::arg("num_ids"), nb::arg("offsets"),
           nb::arg("offsets_are_int64"), nb::arg("num_offsets"), nb::arg("bag_ids"), nb::arg("num_bags"),
           nb::arg("weights"), nb::arg("out"), nb::arg("out_stride_bytes"));
-  nb::class_<StageLayout>(m, "StageLayout")
-      .def_ro("bytes", &StageLayout::bytes)
-      .def_ro("stride", &StageLayout::stride);
+  nb::class_<StageLayout>(m, "StageLayout").def_ro("bytes", &StageLayout::bytes).def_ro("stride", &StageLayout::stride);
   nb::class_<StagedRows>(m, "StagedRows");
   nb::class_<PoolPlan>(m, "PoolPlan")
       .def_prop_ro("num_misses", &PoolPlan::num_misses, "Rows that are not in GPU memory, of all tables.")
@@ -312,10 +307,7 @@ void BindPools(nb::module_& m) {
             plan.WriteFeatures(out.data());
           },
           nb::arg("out").noconvert(), "For the caller to bring to the GPU.")
-      .def(
-          "piece_bytes",
-          [](const PoolPlan& plan, int64_t num_ids) { return (num_ids / kPieceIds + 1) * 4 * (plan.most_values() + 1); },
-          nb::arg("num_ids"))
+      .def("piece_bytes", &PoolPlan::PieceBytes, nb::arg("num_ids"))
       .def("staging", &PoolPlan::Staging, nb::arg("most_rows"))
       .def("stage", &BindStage, nb::arg("features"), nb::arg("request"), nb::arg("layout"), nb::arg("scratch"),
            nb::arg("stream"))

@@ -53,8 +53,9 @@ struct PooledValue<PoolType::kFloat16> {
     // Below the smallest normal number: adding 0.5 leaves multiples of 2^-24, the smallest subnormal.
     const uint32_t subnormal = BitsOf(FloatOf(magnitude) + 0.5f) - BitsOf(0.5f);
     const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1)) >> 13;
-    const uint32_t rounded =
-        magnitude < BitsOf(0x1p-14f) ? subnormal : magnitude >= BitsOf(65520.0f) ? 0x7c00u : normal;
+    const uint32_t rounded = magnitude < BitsOf(0x1p-14f)    ? subnormal
+                             : magnitude >= BitsOf(65520.0f) ? 0x7c00u
+                                                             : normal;
     return static_cast<Word>(sign | rounded);
   }
 };

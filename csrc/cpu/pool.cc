@@ -87,7 +87,8 @@ void PoolBags(const RowCodec& codec, const RowOps& ops, const SlotRows& rows, co
         const int64_t id = block_ids[block_at];
         if (id == bags.padding_id) continue;
         block.Decode(codec, ops, block_at, id, reinterpret_cast<uint8_t*>(row.data()));
-        for (int64_t i = 0; i < width; ++i) values[static_cast<size_t>(i)] = Value::ToFloat(row[static_cast<size_t>(i)]);
+        for (int64_t i = 0; i < width; ++i)
+          values[static_cast<size_t>(i)] = Value::ToFloat(row[static_cast<size_t>(i)]);
         if (bags.weights) {
           pooled.AddWeighted(values.data(), bags.weights[at]);
         } else {

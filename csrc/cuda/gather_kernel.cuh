@@ -56,7 +56,8 @@ __device__ inline void ReportError(const GatherRequest& request, GatherError err
   report[0] = error;
 }
 
-// Whether a row lies at this place, which is that of the id at this position; notes that it is read. If not, reports it.
+// Whether a row lies at this place, which is that of the id at this position; notes that it is read. If not, reports
+// it.
 __device__ inline bool TouchPlace(const GatherRequest& request, int64_t position, int64_t place) {
   if (place >= request.num_places) {
     ReportError(request, IsBadId(request, ReadId(request, position)) ? kIdOutOfRange : kDamagedRow, position);

@@ -1,11 +1,10 @@
-#include "cuda/pool_plan.h"
-
 #include <algorithm>
 #include <cstring>
 #include <map>
 
 #include "cuda/cuda_check.h"
 #include "cuda/dict_lanes/pool_units.h"
+#include "cuda/pool_plan.h"
 
 namespace ibp {
 namespace {
@@ -31,7 +30,8 @@ PoolPlan::PoolPlan(int device, const std::vector<PoolFeatureOptions>& features)
     size_t launch, table;
   };
   std::vector<Chosen> chosen;
-  std::map<const void*, size_t> launch_of;   // by kernel, in the order of its first feature
+  std::map<int32_t, int32_t> features_of;        // by key
+  std::map<const void*, size_t> launch_of;       // by kernel, in the order of its first feature
   std::map<const GatherPlan*, size_t> table_of;  // by plan, likewise
   for (const PoolFeatureOptions& options : features) {
     GatherPlan& plan = *options.plan;
@@ -41,6 +41,8 @@ PoolPlan::PoolPlan(int device, const std::vector<PoolFeatureOptions>& features)
     const auto kernel = plan.codec().ChoosePool(feature);
     if (!kernel) Throw<ArgumentError>("plans: want rows that a kernel decodes and pools, got others");
     feature.key = options.key;
+    feature.piece_set = features_of[options.key]++;
+    piece_sets_ = std::max(piece_sets_, feature.piece_set + 1);
     feature.mode = options.mode;
     feature.padding_id = options.padding_id;
     feature.out_column_bytes = options.out_column_bytes;
@@ -91,21 +93,24 @@ StagedRows PoolPlan::Stage(const uint8_t* features_dev, const PoolRequest& pool,
                      layout, scratch_dev, kFetchBlocks, stream);
 }
 
-void PoolPlan::Pool(const uint8_t* features_dev, const PoolRequest& pool, cudaStream_t stream) {
+void PoolPlan::Pool(const uint8_t* features_dev, PoolRequest pool, uint8_t* pieces_dev, cudaStream_t stream) {
   if (pool.num_bags == 0) return;
+  pool.piece_width = most_values_;
+  pool.piece_sums_dev = reinterpret_cast<float*>(pieces_dev);
+  pool.piece_counts_dev =
+      reinterpret_cast<int32_t*>(pool.piece_sums_dev + piece_sets_ * PiecesOf(pool.num_ids) * most_values_);
   const DeviceGuard guard(device_);
   const StreamUses::RecordAtEnd record{*uses_, stream};
   for (const Launch& launch : launches_) {
     // How many ids are of these features is known to the GPU alone.
     const int64_t bag_units = kBagUnits * pool.num_bags * launch.num_features;
     const int64_t share = pool.num_ids * launch.num_features / static_cast<int64_t>(features_.size());
-    int32_t units_per_block = static_cast<int32_t>(std::clamp<int64_t>(
-        CeilDiv(share + bag_units, launch.kernel.resident_blocks), kMinBlockUnits, kMaxBlockUnits));
+    int32_t units_per_block = static_cast<int32_t>(
+        std::clamp<int64_t>(CeilDiv(share + bag_units, launch.kernel.resident_blocks), kMinBlockUnits, kMaxBlockUnits));
     const int64_t blocks = CeilDiv(pool.num_ids + bag_units, units_per_block) + launch.num_features;
     const auto* features = reinterpret_cast<const PoolFeature*>(features_dev) + launch.first_feature;
     int32_t num_features = launch.num_features;
-    PoolRequest request = pool;
-    void* arguments[] = {&features, &num_features, &request, &units_per_block};
+    void* arguments[] = {&features, &num_features, &pool, &units_per_block};
     IBP_CUDA_CHECK(cudaLaunchKernel(launch.kernel.function, dim3(static_cast<unsigned>(blocks)), dim3(kGatherThreads),
                                     arguments, launch.kernel.shared_bytes, stream));
   }

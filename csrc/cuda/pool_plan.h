@@ -21,8 +21,9 @@ struct PoolFeatureOptions {
   int64_t out_column_bytes = 0;
 };
 
-// Reads what the gather plans of its tables read, and does not keep it alive: whoever launches holds the plans. They wait
-// at their end for what was launched here. Features of one kernel share a launch. Safe to use from several threads.
+// Reads what the gather plans of its tables read, and does not keep it alive: whoever launches holds the plans. They
+// wait at their end for what was launched here. Features of one kernel share a launch. Safe to use from several
+// threads.
 class PoolPlan {
  public:
   // Throws ArgumentError for a feature that no kernel decodes and pools at once (CanPool), and CudaError.
@@ -38,14 +39,17 @@ class PoolPlan {
 
   // Misses that there are of all tables; 0: all their rows are in GPU memory.
   int64_t num_misses() const { return num_misses_; }
-  int32_t most_values() const { return most_values_; }
+  // Of the sums of pieces, see PoolRequest.
+  int64_t PieceBytes(int64_t num_ids) const {
+    return piece_sets_ * PiecesOf(num_ids) * (int64_t{sizeof(float)} * most_values_ + int64_t{sizeof(int32_t)});
+  }
   // For at most most_rows different rows.
   StageLayout Staging(int64_t most_rows) const;
   // scratch_dev: a multiple of 256, of layout.bytes, which has to outlive what reads the result. Enqueues.
   StagedRows Stage(const uint8_t* features_dev, const PoolRequest& pool, const StageLayout& layout,
                    uint8_t* scratch_dev, cudaStream_t stream);
-  // Enqueues. Returns at once if there are no bags.
-  void Pool(const uint8_t* features_dev, const PoolRequest& pool, cudaStream_t stream);
+  // pieces_dev: PieceBytes. Enqueues. Returns at once if there are no bags.
+  void Pool(const uint8_t* features_dev, PoolRequest pool, uint8_t* pieces_dev, cudaStream_t stream);
 
  private:
   struct Launch {
@@ -58,7 +62,7 @@ class PoolPlan {
   std::vector<PoolFeature> features_;  // kernel by kernel, and table by table
   std::vector<Launch> launches_;
   int64_t num_misses_ = 0, largest_slot_ = 0;
-  int32_t most_values_ = 0;
+  int32_t most_values_ = 0, piece_sets_ = 1;
   const std::shared_ptr<StreamUses> uses_;
 };
 

@@ -23,11 +23,12 @@ struct StagedRows {
 // One column of the output: bags of rows of one table. In device memory, an array of them for each launch.
 struct PoolFeature {
   DeviceDictCodec codec;
-  GatherRequest rows;  // but for what is this call's: ids, output
+  GatherRequest rows;      // but for what is this call's: ids, output
   int64_t first_miss = 0;  // place p, a miss, has the number p - num_hit_places + first_miss; a multiple of 32
   int64_t padding_id = -1;
   int64_t out_column_bytes = 0;
-  int32_t key = 0;  // number of its first bag / num_bags
+  int32_t key = 0;        // number of its first bag / num_bags
+  int32_t piece_set = 0;  // how many features before have the same key, and so pieces of the same numbers
   int32_t window_bytes = 0;
   PoolMode mode = PoolMode::kSum;
 };
@@ -37,8 +38,8 @@ struct PoolRequest {
   const void* ids_dev = nullptr;  // int32 or int64 [num_ids], of all features
   bool ids_are_int64 = true;
   int64_t num_ids = 0;
-  // Where each bag starts, int32 or int64 [num_offsets], feature by feature; behind their end all are num_ids. Null: all
-  // bags have bag_ids ids.
+  // Where each bag starts, int32 or int64 [num_offsets], feature by feature; behind their end all are num_ids. Null:
+  // all bags have bag_ids ids.
   const void* offsets_dev = nullptr;
   bool offsets_are_int64 = true;
   int64_t num_offsets = 0;
@@ -47,11 +48,14 @@ struct PoolRequest {
   const float* weights_dev = nullptr;  // [num_ids], or null
   uint8_t* out_dev = nullptr;          // [num_bags, out_stride_bytes]
   int64_t out_stride_bytes = 0;
-  // Of bags of several pieces. The piece that starts at id i is number i / kPieceIds: no two have the same.
-  float* piece_sums_dev = nullptr;     // [num_ids / kPieceIds + 1, piece_width]
-  int32_t* piece_counts_dev = nullptr;  // [num_ids / kPieceIds + 1]
+  // Of bags of several pieces. The piece that starts at id i is number i / kPieceIds, of PoolFeature::piece_set: no two
+  // have the same.
+  float* piece_sums_dev = nullptr;      // [sets, PiecesOf(num_ids), piece_width]
+  int32_t* piece_counts_dev = nullptr;  // [sets, PiecesOf(num_ids)]
   int32_t piece_width = 0;
   StagedRows staged;
 };
+
+constexpr int64_t PiecesOf(int64_t num_ids) { return num_ids / kPieceIds + 1; }
 
 }  // namespace ibp

@@ -1,9 +1,8 @@
-#include "cuda/pool_rows.h"
-
 #include <algorithm>
 
 #include "cuda/cuda_check.h"
 #include "cuda/pool_bags.cuh"
+#include "cuda/pool_rows.h"
 
 namespace ibp {
 namespace {

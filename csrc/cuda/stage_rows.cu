@@ -92,7 +92,8 @@ struct CopiedBytes {
   }
   __device__ void Flush() {
     if (!bytes) return;
-    atomicAdd(reinterpret_cast<unsigned long long*>(counters_dev + kStoreBytes), static_cast<unsigned long long>(bytes));
+    atomicAdd(reinterpret_cast<unsigned long long*>(counters_dev + kStoreBytes),
+              static_cast<unsigned long long>(bytes));
     bytes = 0;
   }
 };

@@ -1,6 +1,6 @@
 // Brings rows that a pooling will miss to GPU memory: each once, however often it is asked for, and in the order of
-// where they lie. Random reads of mapped host memory over more than a gigabyte are bound by address translation; in order
-// they are not.
+// where they lie. Random reads of mapped host memory over more than a gigabyte are bound by address translation; in
+// order they are not.
 #pragma once
 
 #include <cuda_runtime_api.h>

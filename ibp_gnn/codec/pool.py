@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -32,6 +33,12 @@ class Bags(NamedTuple):
     """Of each feature."""
     weights: torch.Tensor | None = None
     """float32 [n]"""
+
+    def each(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Bags:
+        """With what `move` makes of each tensor."""
+        offsets = None if self.offsets is None else move(self.offsets)
+        weights = None if self.weights is None else move(self.weights)
+        return self._replace(ids=move(self.ids), offsets=offsets, weights=weights)
 
     def bounds(self) -> torch.Tensor:
         """int64 [num_bags + 1] on the device, for one feature: where bags start and end."""

@@ -12,8 +12,8 @@ from .. import _native
 from .gather import GpuGather, _current_stream
 from .pool import MODES, NO_PADDING, TYPES, Bags
 
-# Rows that are not in GPU memory are first brought there, once each and in the order of where they lie. For few ids that
-# costs more than it saves (scripts/bench_dlrm.py).
+# Rows that are not in GPU memory are first brought there, once each and in the order of where they lie. For few ids
+# that costs more than it saves (scripts/bench_dlrm.py).
 STAGE_MIN_IDS = 4096
 _STAGE_MOST_BYTES = 1 << 30
 

@@ -123,5 +123,3 @@ def _check_offsets(offsets: torch.Tensor, num_ids: int) -> None:
     if len(falls):
         at = int(falls[0])
         raise RuntimeError(f"offsets: want them not to fall, got {int(offsets[at])} before {int(offsets[at + 1])}")
-
-

@@ -102,15 +102,15 @@ class CompressedEmbeddingBag(FrozenTable):
         """
         check_frozen(freeze)
         given = embeddings if isinstance(embeddings, torch.nn.Module) else None
-        mode = getattr(given, "mode", "mean") if mode is None else mode
-        check_mode(mode)
+        pooling: Any = getattr(given, "mode", "mean") if mode is None else mode
+        check_mode(pooling)
         padding_idx = getattr(given, "padding_idx", None) if padding_idx is None else padding_idx
         if include_last_offset is None:
             include_last_offset = getattr(given, "include_last_offset", False)
         how = {"hotness": hotness, "device": device, "pin": pin, "progress": progress}
         table = Table.open(embeddings, capacity=capacity, name="embeddings", **how)
         target = None if device is None else resolve_device(device, torch.device("cpu"))
-        return cls(table, target, mode=mode, padding_idx=padding_idx, include_last_offset=include_last_offset)
+        return cls(table, target, mode=pooling, padding_idx=padding_idx, include_last_offset=include_last_offset)
 
     def forward(
         self,

@@ -46,9 +46,9 @@ def as_keyed_bags(features: Any) -> KeyedBags:
     if not features:
         raise ValueError("features: want at least 1, got none")
     parts = [_part(name, given) for name, given in features.items()]
-    num_bags = {name: part.num_bags for name, part in zip(features, parts, strict=True)}
-    if len(set(num_bags.values())) > 1:
-        raise ValueError(f"features: want equally many bags of each, got {num_bags}")
+    counts = {name: part.num_bags for name, part in zip(features, parts, strict=True)}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"features: want equally many bags of each, got {counts}")
     devices = {str(part.ids.device) for part in parts}
     if len(devices) > 1:
         raise ValueError(f"features: want them on one device, got {sorted(devices)}")

@@ -65,8 +65,7 @@ class Lookup:
     @staticmethod
     def on_gpu(bags: Bags, device: torch.device) -> Bags:
         """The bags on this GPU, on its current stream, without waiting."""
-        parts = [ids_on_gpu(part, device) if isinstance(part, torch.Tensor) else part for part in bags]
-        return Bags(*parts)
+        return bags.each(lambda part: ids_on_gpu(part, device))
 
     def is_current(self) -> bool:
         """Whether the tables have the stores that they had: loading a state gives them others."""
@@ -86,9 +85,7 @@ class Lookup:
         """None where rows of a table are not page-locked."""
         gathers = [feature.table.gather_on(device) for feature in self.features]
         pool = self._pools.get(device)
-        if pool is None or any(
-            one.gather is not gather for one, gather in zip(pool.features, gathers, strict=True)
-        ):
+        if pool is None or any(one.gather is not gather for one, gather in zip(pool.features, gathers, strict=True)):
             pooled = []
             for feature, gather in zip(self.features, gathers, strict=True):
                 if gather is None:
@@ -98,15 +95,22 @@ class Lookup:
         return pool
 
     def _pool_on_cpu(self, bags: Bags) -> torch.Tensor:
-        bags = Bags(*(part.cpu() if isinstance(part, torch.Tensor) else part for part in bags))
+        bags = bags.each(torch.Tensor.cpu)
         parts = []
         for feature in self.features:
             own = bags if len(self.features) == 1 else bags.of_feature(feature.key)
             part = torch.empty(own.num_bags, feature.table.embedding_dim, dtype=self.dtype, device="cpu")
             store = feature.table.store
             with store.lock:
-                how = {"mode": feature.mode, "padding_id": feature.padding_id, "slot_of": store.slot_of}
-                pool_on_cpu(store.codec.form, store.rows, own, part, **how)
+                pool_on_cpu(
+                    store.codec.form,
+                    store.rows,
+                    own,
+                    part,
+                    mode=feature.mode,
+                    padding_id=feature.padding_id,
+                    slot_of=store.slot_of,
+                )
             parts.append(part)
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 

@@ -173,5 +173,3 @@ def check_frozen(freeze: bool) -> None:
             f"freeze: want True, got {freeze!r}: rows are compressed, so gradients cannot change them. Write new rows "
             "with update(ids, rows), or train with torch.nn and compress what it has learned"
         )
-
-

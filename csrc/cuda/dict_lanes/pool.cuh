@@ -5,9 +5,9 @@
 //   stream    the ids of a group of lanes: whole pieces (core/pooling.h). A block has kStreams of them.
 //   batch     the up to kLanes ids of each stream that a warp looks up at once, one a lane
 //
-// A tile is as in shape.cuh: row r of group g is one of g's stream. A stream's rows are added in their order, so a group
-// adds each piece as core/pooling.h says. A bag of one piece is written when the stream passes its end. The sums of other
-// pieces wait in global memory until the whole block is done with its streams.
+// A tile is as in shape.cuh: row r of group g is one of g's stream. A stream's rows are added in their order, so a
+// group adds each piece as core/pooling.h says. A bag of one piece is written when the stream passes its end. The sums
+// of other pieces wait in global memory until the whole block is done with its streams.
 //
 // Payloads are fetched whole: lead_bytes is the slot. So no row has to be decoded again behind others.
 #pragma once
@@ -31,8 +31,8 @@ struct BlockBags {
   int64_t first_id;
 };
 
-// Finds them: unit u of a feature is the u-th of its ids, kBagUnits more for each bag; a bag belongs to the block of its
-// first one. Called by the first two warps of a block, which write a part each.
+// Finds them: unit u of a feature is the u-th of its ids, kBagUnits more for each bag; a bag belongs to the block of
+// its first one. Called by the first two warps of a block, which write a part each.
 __device__ inline void FindBlockBags(const PoolFeature* features, int32_t num_features, const PoolRequest& pool,
                                      int32_t units_per_block, BlockBags& bags, int64_t& end_bag) {
   const int lane = threadIdx.x % kWarpSize;
@@ -98,8 +98,8 @@ __device__ __forceinline__ BagPiece FindPiece(const int32_t* bag_ends, int32_t n
   piece.bag_begin = low ? bag_ends[low - 1] : 0;
   piece.bag_end = bag_ends[low];
   const int32_t ids = piece.bag_end - piece.bag_begin;
-  const int32_t number = min((at - piece.bag_begin) / static_cast<int32_t>(kPieceIds),
-                             static_cast<int32_t>(NumPieces(ids)) - 1);
+  const int32_t number =
+      min((at - piece.bag_begin) / static_cast<int32_t>(kPieceIds), static_cast<int32_t>(NumPieces(ids)) - 1);
   piece.begin = piece.bag_begin + number * static_cast<int32_t>(kPieceIds);
   piece.end = piece.bag_begin + static_cast<int32_t>(PieceEnd(ids, number));
   return piece;
@@ -171,7 +171,9 @@ struct PoolOutput {
   __device__ __forceinline__ uint8_t* Bag(int32_t bag) const {
     return pool.out_dev + (bags.first_bag + bag) * pool.out_stride_bytes + feature.out_column_bytes;
   }
-  __device__ __forceinline__ int64_t PieceNumber(int32_t begin) const { return (bags.first_id + begin) / kPieceIds; }
+  __device__ __forceinline__ int64_t PieceNumber(int32_t begin) const {
+    return feature.piece_set * (pool.num_ids / kPieceIds + 1) + (bags.first_id + begin) / kPieceIds;
+  }
 
   // Called by the lanes of a group.
   __device__ __forceinline__ void Store(const BagPiece& piece, const PooledColumns<Lanes>& pooled,
