@@ -87,6 +87,7 @@ class CompressedEmbeddingBagCollection(torch.nn.Module):
         freeze: bool = True,
         mode: Mode | Mapping[str, Mode] = "sum",
         features: Mapping[str, Sequence[str]] | None = None,
+        codec: str = "auto",
         pin: bool | str = "auto",
         progress: bool = True,
     ) -> CompressedEmbeddingBagCollection:
@@ -102,6 +103,7 @@ class CompressedEmbeddingBagCollection(torch.nn.Module):
             freeze: True.
             mode: "sum", "mean" or "max", of all tables or by their names.
             features: of each table, the names of those that look it up. None: the table's own name.
+            codec: of all tables, as for CompressedFeatureStore.build.
             pin: as for CompressedFeatureStore.build.
             progress: show a progress bar for each table.
 
@@ -118,8 +120,9 @@ class CompressedEmbeddingBagCollection(torch.nn.Module):
         if hotness is not None and set(hotness) != {config.name for config in configs}:
             raise ValueError(f"hotness: want the names of tables, {[one.name for one in configs]}, got {list(hotness)}")
         of_table = {} if hotness is None else hotness
+        how: dict[str, Any] = {"codec": codec, "pin": pin, "progress": progress}
         stores = {
-            name: open_store(table, hotness=of_table.get(name), pin=pin, progress=progress, name=f"tables[{name!r}]")
+            name: open_store(table, hotness=of_table.get(name), name=f"tables[{name!r}]", **how)
             for name, table, _, _ in configs
         }
         target = None if device is None else resolve_device(device, torch.device("cpu"))

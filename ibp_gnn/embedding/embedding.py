@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..codec.codec import Codec
 from ..codec.gather import GatherStats
 from ..codec.values import resolve_device
 from .bags import padding_id
@@ -116,8 +117,8 @@ class CompressedEmbedding(FrozenTable):
 
     Example:
         >>> embedding = ibp_gnn.CompressedEmbedding.from_pretrained(features, progress=False)
-        >>> x = embedding(torch.tensor([[5, 5], [7, 999]]))
-        >>> bool((x == features[[[5, 5], [7, 999]]]).all()), list(x.shape)
+        >>> ids = torch.tensor([[5, 5], [7, 999]])
+        >>> bool((embedding(ids) == features[ids]).all()), list(embedding(ids).shape)
         (True, [2, 2, 16])
     """
 
@@ -131,6 +132,7 @@ class CompressedEmbedding(FrozenTable):
         device: torch.device | str | None = None,
         freeze: bool = True,
         padding_idx: int | None = None,
+        codec: str | Codec = "auto",
         pin: bool | str = "auto",
         progress: bool = True,
     ) -> CompressedEmbedding:
@@ -145,6 +147,7 @@ class CompressedEmbedding(FrozenTable):
             device: where the results are put. None: the cache's GPU, without a cache where the ids are.
             freeze: True.
             padding_idx: kept; lookups do not depend on it, as with torch.
+            codec: as for CompressedFeatureStore.build.
             pin: as for CompressedFeatureStore.build.
             progress: show a progress bar.
 
@@ -157,7 +160,7 @@ class CompressedEmbedding(FrozenTable):
             RuntimeError: a capacity where there is no GPU, or rows that cannot be page-locked.
         """
         check_frozen(freeze)
-        how = {"hotness": hotness, "device": device, "pin": pin, "progress": progress}
+        how: dict[str, Any] = {"hotness": hotness, "device": device, "codec": codec, "pin": pin, "progress": progress}
         table = Table.open(embeddings, capacity=capacity, name="embeddings", **how)
         return cls(table, None if device is None else resolve_device(device, torch.device("cpu")), padding_idx)
 

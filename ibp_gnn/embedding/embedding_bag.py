@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..codec.codec import Codec
 from ..codec.pool import Mode
 from ..codec.values import resolve_device
 from .bags import as_bags, check_mode
@@ -73,6 +74,7 @@ class CompressedEmbeddingBag(FrozenTable):
         mode: Mode | None = None,
         padding_idx: int | None = None,
         include_last_offset: bool | None = None,
+        codec: str | Codec = "auto",
         pin: bool | str = "auto",
         progress: bool = True,
     ) -> CompressedEmbeddingBag:
@@ -88,6 +90,7 @@ class CompressedEmbeddingBag(FrozenTable):
             mode: "sum", "mean" (default) or "max".
             padding_idx: an id that is left out; from the end if negative.
             include_last_offset: offsets have one more number at their end, where the last bag ends.
+            codec: as for CompressedFeatureStore.build.
             pin: as for CompressedFeatureStore.build.
             progress: show a progress bar.
 
@@ -107,7 +110,7 @@ class CompressedEmbeddingBag(FrozenTable):
         padding_idx = getattr(given, "padding_idx", None) if padding_idx is None else padding_idx
         if include_last_offset is None:
             include_last_offset = getattr(given, "include_last_offset", False)
-        how = {"hotness": hotness, "device": device, "pin": pin, "progress": progress}
+        how: dict[str, Any] = {"hotness": hotness, "device": device, "codec": codec, "pin": pin, "progress": progress}
         table = Table.open(embeddings, capacity=capacity, name="embeddings", **how)
         target = None if device is None else resolve_device(device, torch.device("cpu"))
         return cls(table, target, mode=pooling, padding_idx=padding_idx, include_last_offset=include_last_offset)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..codec.codec import Codec
 from ..codec.gather import GatherStats, GpuGather
 from ..codec.pool import TYPES
 from ..codec.values import as_tensor, resolve_device
@@ -37,12 +38,13 @@ class Table(torch.nn.Module):
         capacity: Capacity | None,
         hotness: Any,
         device: torch.device | str | None,
+        codec: str | Codec,
         pin: bool | str,
         progress: bool,
         name: str = "table",
     ) -> Table:
         """table: as for CompressedEmbedding.from_pretrained. capacity: None = no cache."""
-        store = open_store(table, hotness=hotness, pin=pin, progress=progress, name=name)
+        store = open_store(table, hotness=hotness, codec=codec, pin=pin, progress=progress, name=name)
         if capacity is None:
             return cls(store, store)
         in_order = not isinstance(table, CompressedFeatureStore | str | os.PathLike)  # it was built hottest first
@@ -126,7 +128,9 @@ class Table(torch.nn.Module):
         return repr(self.source)
 
 
-def open_store(table: Any, *, hotness: Any, pin: bool | str, progress: bool, name: str) -> CompressedFeatureStore:
+def open_store(
+    table: Any, *, hotness: Any, codec: str | Codec, pin: bool | str, progress: bool, name: str
+) -> CompressedFeatureStore:
     """The rows of a table, in the order of their hotness if they are compressed here. Raises as from_pretrained."""
     if isinstance(table, CompressedFeatureStore):
         store = table
@@ -135,7 +139,7 @@ def open_store(table: Any, *, hotness: Any, pin: bool | str, progress: bool, nam
     else:
         rows = _frozen_rows(table, name)
         order = None if hotness is None else hottest_first(hotness, len(rows))
-        store = CompressedFeatureStore.build(rows, order=order, pin=pin, progress=progress)
+        store = CompressedFeatureStore.build(rows, codec, order=order, pin=pin, progress=progress)
     if len(store.shape) != 2 or store.dtype not in TYPES:
         raise ValueError(
             f"{name}: want [num_embeddings, embedding_dim] float32, float16 or bfloat16, got {list(store.shape)} "

@@ -14,7 +14,7 @@ from ibp_gnn import CompressedEmbeddingBagCollection
 from ibp_gnn.codec.values import dtype_from_name
 from ibp_gnn.config import setting
 
-from .rows import RowsConfig, make_rows
+from .rows import CodecName, RowsConfig, make_rows
 from .uncompressed import registered
 
 # Rows of the 26 tables of Criteo's terabyte data set, and how many ids of each a sample has, both as MLPerf's
@@ -53,6 +53,7 @@ class Config:
 
     cases: tuple[Case, ...] = (Case(),)
     data: str = "minilm_embeddings"
+    codec: CodecName = "auto"
     alpha: float = setting(1.05, gt=0)
     cache: float = setting(0.2, gt=0, le=1)
     raw_blocks: tuple[int, ...] = setting((16, 32, 64), ge=1)
@@ -183,6 +184,7 @@ def open_tables(case: Case, config: Config, device: torch.device) -> Iterator[Ta
         capacity=config.cache,
         hotness={f"t{table}": one for table, one in enumerate(hotness)},
         device=device,
+        codec=config.codec,
         progress=False,
     )
     del stores, hotness
