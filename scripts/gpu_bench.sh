@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The benchmarks that need a GPU, one after the other, in about ten minutes: JSON and pictures go to a folder (the one
-# argument; default scripts/results). What scripts/gpu_check.sh built is measured. bench_epoch needs DGL; bench_gather
-# and bench_codec also measure WholeGraph and nvCOMP where they are installed. One that fails does not stop the others.
+# The benchmarks that need a GPU, one after the other, in about a quarter of an hour: JSON and pictures go to a folder
+# (the one argument; default scripts/results). What scripts/gpu_check.sh built is measured. bench_epoch needs DGL;
+# bench_gather, bench_dlrm and bench_codec also measure WholeGraph and nvCOMP where they are installed. One that fails
+# does not stop the others.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,5 +21,6 @@ run() {
 run codec codec_gpu --set 'sizes.data={}' 'cpu.data={}' 'peers.data={}'
 run gather gather
 run epoch epoch
+run dlrm dlrm
 run codec codec_gpu_peers --set 'sizes.data={}' 'cpu.data={}' 'gpu.data={}'
 exit "$failed"
