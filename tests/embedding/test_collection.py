@@ -294,6 +294,8 @@ def test_a_collection_of_torchrecs_form():
 
 
 def test_torchrec_itself():
+    """For torch 2.13: pip install --no-deps torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0 tensordict pyvers pyre-extensions
+    typing-inspect."""
     try:
         import torchrec
     except (ImportError, OSError) as error:  # fbgemm's libraries are each of one version of torch
@@ -318,3 +320,8 @@ def test_torchrec_itself():
     assert isinstance(got, torchrec.KeyedTensor)
     assert got.keys() == expected.keys() and got.length_per_key() == expected.length_per_key()
     assert torch.allclose(got.values(), expected.values(), rtol=1e-6, atol=1e-6)
+    weighted = torchrec.EmbeddingBagCollection(given.embedding_bag_configs()[:1], is_weighted=True).requires_grad_(
+        False
+    )
+    features = torchrec.KeyedJaggedTensor(features.keys(), features.values(), torch.randn(11), features.lengths())
+    assert torch.allclose(make(weighted)(features).values(), weighted(features).values(), rtol=1e-5, atol=1e-5)
