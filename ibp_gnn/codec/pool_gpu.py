@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _native
-from .gather import GpuGather, _current_stream
+from .gather import GpuGather, current_stream
 from .pool import MODES, NO_PADDING, TYPES, Bags
 
 # Rows that are not in GPU memory are first brought there, once each and in the order of where they lie. For few ids
@@ -60,10 +60,9 @@ class GpuPool:
         others; None: what of these ids is worth staging is staged now.
         """
         for feature in self.features:
-            if feature.gather._report.error:
-                feature.gather.raise_reported()
+            feature.gather.raise_reported()
         planned = self._plan()
-        stream = _current_stream(self.device)
+        stream = current_stream(self.device)
         request = _request(bags, out)
         if planned.native is not None:
             if staged is None and self._stages(planned, bags):
@@ -93,7 +92,7 @@ class GpuPool:
         planned = self._plan()
         if planned.native is None or not self._stages(planned, bags):
             return None
-        stream = _current_stream(self.device)
+        stream = current_stream(self.device)
         staged = self._stage(planned, bags, _request(bags, None), stream)
         planned.features.record_stream(stream)
         for part in (bags.ids, bags.offsets):
@@ -130,7 +129,7 @@ def pool_rows(
     """Pools rows that have been gathered. rows: [n, width], the row of each id of the bags, which are of one feature;
     out: [num_bags, columns], whose columns from `column` on are written. Both contiguous, on the GPU of the bags.
     Enqueued on the current stream."""
-    cuda, stream = _native.cuda(), _current_stream(rows.device)
+    cuda, stream = _native.cuda(), current_stream(rows.device)
     with torch.cuda.device(rows.device):
         request = _request(bags, out)
         kind = TYPES[out.dtype], MODES[mode], padding_id, column * out.element_size()
