@@ -180,7 +180,7 @@ PoolRequest BindPoolRequest(uint64_t ids, bool ids_are_int64, int64_t num_ids, u
   pool.offsets_are_int64 = offsets_are_int64;
   pool.num_offsets = num_offsets;
   pool.bag_ids = bag_ids;
-  pool.num_bags = num_bags;
+  pool.num_bags = pool.part_bags = num_bags;
   pool.weights_dev = Pointer<const float>(weights);
   pool.out_dev = Pointer<uint8_t>(out);
   pool.out_stride_bytes = out_stride_bytes;
@@ -197,8 +197,17 @@ std::unique_ptr<StagedRows> BindStage(PoolPlan& plan, uint64_t features, const P
 // pieces: piece_bytes.
 void BindPool(PoolPlan& plan, uint64_t features, PoolRequest pool, const StagedRows* staged, uint64_t pieces,
               uint64_t stream) {
-  if (staged) pool.staged = *staged;
+  if (staged) {
+    pool.staged[0] = *staged;
+    pool.num_staged = 1;
+  }
   plan.Pool(Pointer<const uint8_t>(features), pool, Pointer<uint8_t>(pieces), Stream(stream));
+}
+
+void BindStageAndPool(PoolPlan& plan, uint64_t features, const PoolRequest& pool, const StageLayout& layout,
+                      uint64_t scratch, uint64_t pieces, uint64_t stream) {
+  plan.StageAndPool(Pointer<const uint8_t>(features), pool, layout, Pointer<uint8_t>(scratch), Pointer<uint8_t>(pieces),
+                    Stream(stream));
 }
 
 void BindPoolRows(const PoolRequest& pool, uint64_t rows, int32_t width, int type, int mode, int64_t padding_id,
@@ -308,11 +317,14 @@ void BindPools(nb::module_& m) {
           },
           nb::arg("out").noconvert(), "For the caller to bring to the GPU.")
       .def("piece_bytes", &PoolPlan::PieceBytes, nb::arg("num_ids"))
-      .def("staging", &PoolPlan::Staging, nb::arg("most_rows"))
+      .def("layout", &PoolPlan::Layout, nb::arg("most_rows"), nb::arg("parts"))
       .def("stage", &BindStage, nb::arg("features"), nb::arg("request"), nb::arg("layout"), nb::arg("scratch"),
            nb::arg("stream"))
       .def("pool", &BindPool, nb::arg("features"), nb::arg("request"), nb::arg("staged").none(), nb::arg("pieces"),
-           nb::arg("stream"));
+           nb::arg("stream"))
+      .def("stage_and_pool", &BindStageAndPool, nb::arg("features"), nb::arg("request"), nb::arg("layout"),
+           nb::arg("scratch"), nb::arg("pieces"), nb::arg("stream"));
+  m.attr("MOST_STAGE_PARTS") = kMaxStageParts;
   m.def(
       "can_pool", [](BoundPlan& plan) { return PoolPlan::CanPool(plan); }, nb::arg("plan"),
       "Whether a kernel decodes and pools these rows at once.");

@@ -18,12 +18,12 @@ __device__ __forceinline__ int64_t BagStart(const PoolRequest& pool, int64_t bag
   return max(int64_t{0}, min(start, pool.num_ids));
 }
 
-// The ids of one feature.
+// The ids of one feature that this launch is about.
 __device__ __forceinline__ int64_t FirstId(const PoolRequest& pool, int32_t key) {
-  return BagStart(pool, key * pool.num_bags);
+  return BagStart(pool, key * pool.num_bags + pool.first_bag);
 }
 __device__ __forceinline__ int64_t EndId(const PoolRequest& pool, int32_t key) {
-  return BagStart(pool, (key + int64_t{1}) * pool.num_bags);
+  return BagStart(pool, key * pool.num_bags + pool.first_bag + pool.part_bags);
 }
 
 __device__ __forceinline__ float PoolNext(PoolMode mode, bool is_first, float before, float next) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "cuda/gather_plan.h"
@@ -30,6 +31,7 @@ class PoolPlan {
   PoolPlan(int device, const std::vector<PoolFeatureOptions>& features);
   PoolPlan(const PoolPlan&) = delete;
   PoolPlan& operator=(const PoolPlan&) = delete;
+  ~PoolPlan();
 
   static bool CanPool(GatherPlan& plan);
 
@@ -43,27 +45,38 @@ class PoolPlan {
   int64_t PieceBytes(int64_t num_ids) const {
     return piece_sets_ * PiecesOf(num_ids) * (int64_t{sizeof(float)} * most_values_ + int64_t{sizeof(int32_t)});
   }
-  // For at most most_rows different rows.
-  StageLayout Staging(int64_t most_rows) const;
-  // scratch_dev: a multiple of 256, of layout.bytes, which has to outlive what reads the result. Enqueues.
+  // For at most most_rows different rows, in so many parts.
+  StageLayout Layout(int64_t most_rows, int32_t parts) const;
+  // All in one part. scratch_dev: a multiple of 256, of layout.bytes, which has to outlive what reads the result.
+  // Enqueues.
   StagedRows Stage(const uint8_t* features_dev, const PoolRequest& pool, const StageLayout& layout,
                    uint8_t* scratch_dev, cudaStream_t stream);
   // pieces_dev: PieceBytes. Enqueues. Returns at once if there are no bags.
   void Pool(const uint8_t* features_dev, PoolRequest pool, uint8_t* pieces_dev, cudaStream_t stream);
+  // Stages, and pools what is there meanwhile, part by part: rows of the next part cross the link, on a stream of the
+  // plan's, while those of this one are pooled on `stream`. Enqueues.
+  void StageAndPool(const uint8_t* features_dev, PoolRequest pool, const StageLayout& layout, uint8_t* scratch_dev,
+                    uint8_t* pieces_dev, cudaStream_t stream);
 
  private:
-  struct Launch {
+  class SideStream;
+  struct KernelFeatures {
     GatherKernel kernel;
     int32_t first_feature;
     int32_t num_features;
   };
 
+  void Launch(const uint8_t* features_dev, const PoolRequest& pool, cudaStream_t stream) const;
+  PoolRequest WithPieces(PoolRequest pool, uint8_t* pieces_dev) const;
+
   const int device_;
   std::vector<PoolFeature> features_;  // kernel by kernel, and table by table
-  std::vector<Launch> launches_;
+  std::vector<KernelFeatures> launches_;
   int64_t num_misses_ = 0, largest_slot_ = 0;
   int32_t most_values_ = 0, piece_sets_ = 1;
   const std::shared_ptr<StreamUses> uses_;
+  std::mutex mutex_;  // of side_, while it is enqueued on
+  std::unique_ptr<SideStream> side_;
 };
 
 }  // namespace ibp

@@ -10,15 +10,18 @@
 namespace ibp {
 
 // Rows that have been brought to GPU memory for the lookups to come. Misses of all features are numbered, see
-// PoolFeature; `bits` has one for each, set if the row is here: then it is number ranks[word] + how many bits of the
-// word before are set. Rows from number `capacity` on did not fit.
+// PoolFeature; `bits` has one for each, set if the row is here: then it is number begin + ranks[word] + how many bits
+// of the word before are set. Rows from number `capacity` on did not fit.
 struct StagedRows {
-  const uint32_t* bits_dev = nullptr;  // null: nothing is staged
+  const uint32_t* bits_dev = nullptr;
   const uint32_t* ranks_dev = nullptr;
+  const int64_t* begin_dev = nullptr;  // [1]
   const uint8_t* slots_dev = nullptr;  // a multiple of kSectorBytes
   int64_t capacity = 0;
   int64_t stride = 0;  // from slot to slot; a slot lies as many bytes behind it as it does behind a kLoadBytes boundary
 };
+
+constexpr int kMaxStageParts = 4;
 
 // One column of the output: bags of rows of one table. In device memory, an array of them for each launch.
 struct PoolFeature {
@@ -44,16 +47,18 @@ struct PoolRequest {
   bool offsets_are_int64 = true;
   int64_t num_offsets = 0;
   int64_t bag_ids = 0;
-  int64_t num_bags = 0;                // of each feature
-  const float* weights_dev = nullptr;  // [num_ids], or null
-  uint8_t* out_dev = nullptr;          // [num_bags, out_stride_bytes]
+  int64_t num_bags = 0;                  // of each feature
+  int64_t first_bag = 0, part_bags = 0;  // which of each feature this launch is about
+  const float* weights_dev = nullptr;    // [num_ids], or null
+  uint8_t* out_dev = nullptr;            // [num_bags, out_stride_bytes]
   int64_t out_stride_bytes = 0;
   // Of bags of several pieces. The piece that starts at id i is number i / kPieceIds, of PoolFeature::piece_set: no two
   // have the same.
   float* piece_sums_dev = nullptr;      // [sets, PiecesOf(num_ids), piece_width]
   int32_t* piece_counts_dev = nullptr;  // [sets, PiecesOf(num_ids)]
   int32_t piece_width = 0;
-  StagedRows staged;
+  StagedRows staged[kMaxStageParts];  // a row is in the first that has its bit
+  int32_t num_staged = 0;
 };
 
 constexpr int64_t PiecesOf(int64_t num_ids) { return num_ids / kPieceIds + 1; }

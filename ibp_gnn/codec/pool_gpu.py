@@ -15,6 +15,8 @@ from .pool import MODES, NO_PADDING, TYPES, Bags
 # Rows that are not in GPU memory are first brought there, once each and in the order of where they lie. For few ids
 # that costs more than it saves (scripts/bench_dlrm.py).
 STAGE_MIN_IDS = 4096
+# Of so many ids or more, the rows of one part of the bags are brought while those of the part before are pooled.
+STAGE_PART_IDS = 1 << 17
 _STAGE_MOST_BYTES = 1 << 30
 
 
@@ -65,21 +67,19 @@ class GpuPool:
         stream = current_stream(self.device)
         request = _request(bags, out)
         if planned.native is not None:
-            if staged is None and self._stages(planned, bags):
-                staged = self._stage(planned, bags, request, stream)
-            if staged is not None and staged.plan is not planned.native:
-                staged = None
             pieces = torch.empty(planned.native.piece_bytes(len(bags.ids)), dtype=torch.uint8, device=self.device)
-            planned.native.pool(
-                planned.features.data_ptr(),
-                request,
-                None if staged is None else staged.rows,
-                pieces.data_ptr(),
-                stream.cuda_stream,
-            )
-            planned.features.record_stream(stream)
-            if staged is not None:
+            where = planned.features.data_ptr(), request
+            if staged is not None and staged.plan is planned.native:
+                planned.native.pool(*where, staged.rows, pieces.data_ptr(), stream.cuda_stream)
                 staged.scratch.record_stream(stream)
+            elif self._stages(planned, bags):
+                layout = planned.layout(len(bags.ids), _num_parts(bags))
+                scratch = torch.empty(layout.bytes, dtype=torch.uint8, device=self.device)
+                scratches = scratch.data_ptr(), pieces.data_ptr()
+                planned.native.stage_and_pool(*where, layout, *scratches, stream.cuda_stream)
+            else:
+                planned.native.pool(*where, None, pieces.data_ptr(), stream.cuda_stream)
+            planned.features.record_stream(stream)
         for feature in planned.others:
             self._gather_and_pool(feature, bags if len(self.features) == 1 else bags.of_feature(feature.key), out)
         for part in (bags.ids, bags.offsets, bags.weights, out):
@@ -93,7 +93,10 @@ class GpuPool:
         if planned.native is None or not self._stages(planned, bags):
             return None
         stream = current_stream(self.device)
-        staged = self._stage(planned, bags, _request(bags, None), stream)
+        layout = planned.layout(len(bags.ids), 1)
+        scratch = torch.empty(layout.bytes, dtype=torch.uint8, device=self.device)
+        where = planned.features.data_ptr(), _request(bags, None), layout, scratch.data_ptr(), stream.cuda_stream
+        staged = StagedIds(planned.native.stage(*where), scratch, planned.native)
         planned.features.record_stream(stream)
         for part in (bags.ids, bags.offsets):
             if part is not None:
@@ -102,12 +105,6 @@ class GpuPool:
 
     def _stages(self, planned: _Planned, bags: Bags) -> bool:
         return planned.native.num_misses > 0 and len(bags.ids) >= STAGE_MIN_IDS
-
-    def _stage(self, planned: _Planned, bags: Bags, request: Any, stream: torch.cuda.Stream) -> StagedIds:
-        layout = planned.staging(len(bags.ids))
-        scratch = torch.empty(layout.bytes, dtype=torch.uint8, device=self.device)
-        where = planned.features.data_ptr(), request, layout, scratch.data_ptr(), stream.cuda_stream
-        return StagedIds(planned.native.stage(*where), scratch, planned.native)
 
     def _plan(self) -> _Planned:
         planned = self._planned
@@ -145,7 +142,7 @@ class _Planned:
         self.native = native  # None: no feature can be decoded and pooled at once
         self.features = features
         self.others = others
-        self._staging: tuple[int, Any] | None = None
+        self._layout: tuple[tuple[int, int], Any] | None = None
 
     @classmethod
     def make(cls, device: torch.device, dtype: torch.dtype, features: Sequence[PooledFeature]) -> _Planned:
@@ -171,14 +168,19 @@ class _Planned:
     def is_of(self, features: Sequence[PooledFeature]) -> bool:
         return all(ref() is feature.gather.plan for ref, feature in zip(self._plans, features, strict=True))
 
-    def staging(self, num_ids: int) -> Any:
-        """The layout of scratch memory for rows of so many ids; batches are of similar sizes."""
-        last = self._staging
-        if last is None or last[0] != num_ids:
-            layout = self.native.staging(1)
-            last = num_ids, self.native.staging(min(num_ids, _STAGE_MOST_BYTES // layout.stride))
-            self._staging = last
+    def layout(self, num_ids: int, parts: int) -> Any:
+        """Of scratch memory for rows of so many ids; batches are of similar sizes."""
+        last = self._layout
+        if last is None or last[0] != (num_ids, parts):
+            stride = self.native.layout(1, 1).stride
+            most_rows = max(1, min(num_ids, _STAGE_MOST_BYTES // stride))
+            last = self._layout = (num_ids, parts), self.native.layout(most_rows, parts)
         return last[1]
+
+
+def _num_parts(bags: Bags) -> int:
+    most: int = _native.cuda().MOST_STAGE_PARTS
+    return max(1, min(len(bags.ids) // STAGE_PART_IDS, bags.num_bags, most))
 
 
 def _request(bags: Bags, out: torch.Tensor | None) -> Any:

@@ -67,16 +67,18 @@ def of(case, num_bags) -> Bags:
     return Bags(case.ids, case.offsets, 0, num_bags, weights)
 
 
-@pytest.fixture(params=["staged", "direct"])
+@pytest.fixture(params=["staged", "in_parts", "direct"])
 def staging(request, monkeypatch):
-    monkeypatch.setattr(pool_gpu, "STAGE_MIN_IDS", 1 if request.param == "staged" else 1 << 40)
+    """How rows that are not cached get to the GPU."""
+    monkeypatch.setattr(pool_gpu, "STAGE_MIN_IDS", 1 << 40 if request.param == "direct" else 1)
+    monkeypatch.setattr(pool_gpu, "STAGE_PART_IDS", 1 if request.param == "in_parts" else 1 << 40)
     return request.param
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_bits_of_the_cpu(dtype, width, staging):
-    tables = Tables(table(dtype, width, 1500))
+    tables = Tables(table(dtype, width, 1500), "700 rows")
     at_once = _native.cuda().can_pool(tables.feature().gather.plan)
     assert at_once or width in (1, 7, 33) or width * dtype.itemsize > 1024
     for number, mode in enumerate((*MODES, "weighted")):
@@ -90,7 +92,7 @@ def test_bits_of_the_cpu(dtype, width, staging):
     tables.source.check()
 
 
-@pytest.mark.parametrize("capacity", [None, "1 rows", "30%", 1.0])
+@pytest.mark.parametrize("capacity", [None, "1 row", "30%", "3000 rows"])
 @pytest.mark.parametrize("prefix", [True, False])
 @pytest.mark.parametrize("layout", ["compact", "inplace"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -103,9 +105,9 @@ def test_whatever_is_cached(dtype, capacity, prefix, layout, staging):
     assert stats.hits + stats.misses == len(case.ids)
     if capacity is None:
         assert stats.hits == 0
-    if capacity == 1.0:
+    if capacity == "3000 rows":
         assert stats.misses == stats.pcie_bytes == 0
-    elif staging == "staged":
+    elif staging != "direct":
         different = len(torch.unique(case.ids))
         overflow = (
             tables.store.rows.overflows(tables.store.to_slots(case.ids.long())).sum() * tables.store.codec.row_bytes

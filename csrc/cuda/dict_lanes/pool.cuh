@@ -31,19 +31,26 @@ struct BlockBags {
   int64_t first_id;
 };
 
+// Units of a block: at least `least`, and enough for a bag of the feature's mean length for each stream.
+__device__ __forceinline__ int32_t UnitsOfBlock(int64_t ids, int64_t num_bags, int num_streams, int32_t least) {
+  const int64_t bag_units = CeilDiv(ids, max(int64_t{1}, num_bags)) + kBagUnits;
+  return static_cast<int32_t>(max(int64_t{least}, min(num_streams * bag_units, int64_t{kMaxBlockUnits})));
+}
+
 // Finds them: unit u of a feature is the u-th of its ids, kBagUnits more for each bag; a bag belongs to the block of
 // its first one. Called by the first two warps of a block, which write a part each.
 __device__ inline void FindBlockBags(const PoolFeature* features, int32_t num_features, const PoolRequest& pool,
-                                     int32_t units_per_block, BlockBags& bags, int64_t& end_bag) {
+                                     int num_streams, int32_t least_units, BlockBags& bags, int64_t& end_bag) {
   const int lane = threadIdx.x % kWarpSize;
   int64_t block = blockIdx.x;  // of those of the features from here on
   for (int32_t base = 0; base < num_features; base += kWarpSize) {
     const int32_t mine = base + lane;
-    int32_t blocks = 0;
+    int32_t blocks = 0, units = 1;
     if (mine < num_features) {
       const int32_t key = features[mine].key;
       const int64_t ids = max(int64_t{0}, EndId(pool, key) - FirstId(pool, key));
-      blocks = static_cast<int32_t>(CeilDiv(ids + kBagUnits * pool.num_bags, units_per_block));
+      units = UnitsOfBlock(ids, pool.part_bags, num_streams, least_units);
+      blocks = static_cast<int32_t>(CeilDiv(ids + kBagUnits * pool.part_bags, units));
     }
     const int32_t up_to = WarpInclusiveSum(blocks, lane);
     const unsigned behind = __ballot_sync(kWholeWarp, up_to > block);
@@ -54,15 +61,16 @@ __device__ inline void FindBlockBags(const PoolFeature* features, int32_t num_fe
     const int of = __ffs(behind) - 1;
     block -= __shfl_sync(kWholeWarp, up_to - blocks, of);
     const int32_t feature = base + of;
-    const int64_t first_bag = features[feature].key * pool.num_bags, first_id = BagStart(pool, first_bag);
+    const int64_t first_bag = features[feature].key * pool.num_bags + pool.first_bag;
+    const int64_t first_id = BagStart(pool, first_bag);
     const bool find_end = threadIdx.x >= kWarpSize;
-    const int64_t bound = (block + find_end) * units_per_block;
+    const int64_t bound = (block + find_end) * __shfl_sync(kWholeWarp, units, of);
     const int64_t bag = CountBelow(
-        pool.num_bags, [&](int64_t i) { return BagStart(pool, first_bag + i) - first_id + kBagUnits * i < bound; });
-    if (lane == 0 && find_end) end_bag = bag;
+        pool.part_bags, [&](int64_t i) { return BagStart(pool, first_bag + i) - first_id + kBagUnits * i < bound; });
+    if (lane == 0 && find_end) end_bag = pool.first_bag + bag;
     if (lane == 0 && !find_end) {
       bags.feature = feature;
-      bags.first_bag = bag;
+      bags.first_bag = pool.first_bag + bag;
       bags.first_id = BagStart(pool, first_bag + bag);
     }
     return;
@@ -248,16 +256,20 @@ struct PoolOutput {
   }
 };
 
-// Where the slot of a miss is now, if it is staged.
+// Where the slot of a miss is now, if it is staged; else null.
 __device__ __forceinline__ const uint8_t* StagedSlot(const PoolRequest& pool, const PoolFeature& feature, int64_t place,
                                                      const uint8_t* slot) {
-  const StagedRows& staged = pool.staged;
   const int64_t miss = place - feature.rows.num_hit_places + feature.first_miss;
-  const uint32_t word = __ldg(staged.bits_dev + miss / 32), bit = 1u << (miss % 32);
-  if (!(word & bit)) return nullptr;
-  const int64_t number = __ldg(staged.ranks_dev + miss / 32) + __popc(word & (bit - 1));
-  if (number >= staged.capacity) return nullptr;
-  return staged.slots_dev + number * staged.stride + reinterpret_cast<uintptr_t>(slot) % kLoadBytes;
+  const uint32_t bit = 1u << (miss % 32);
+  for (int part = 0; part < pool.num_staged; ++part) {
+    const StagedRows& staged = pool.staged[part];
+    const uint32_t word = __ldg(staged.bits_dev + miss / 32), rank = __ldg(staged.ranks_dev + miss / 32);
+    if (!(word & bit)) continue;
+    const int64_t number = *staged.begin_dev + rank + __popc(word & (bit - 1));
+    if (number >= staged.capacity) return nullptr;
+    return staged.slots_dev + number * staged.stride + reinterpret_cast<uintptr_t>(slot) % kLoadBytes;
+  }
+  return nullptr;
 }
 
 // Looks up the id at `position` of the call.
@@ -277,7 +289,7 @@ __device__ __forceinline__ RowEntry FindRow(const PoolRequest& pool, const PoolF
   const int64_t row = place - segment.origin;
   const uint8_t* slot = segment.rows.slots + row * rows.slot_bytes;
   bool from_store = !segment.hits;
-  if (from_store && pool.staged.bits_dev) {
+  if (from_store) {
     if (const uint8_t* staged = StagedSlot(pool, feature, place, slot)) {
       slot = staged;
       from_store = false;
@@ -307,12 +319,16 @@ __device__ __forceinline__ RowEntry FindRow(const PoolRequest& pool, const PoolF
 template <typename Lanes>
 __device__ __forceinline__ uint4 LoadRaw(const uint8_t* row, int32_t column, int32_t num_values) {
   using Word = typename Lanes::Word;
+  const Word* const values = reinterpret_cast<const Word*>(row) + column;
+  if (reinterpret_cast<uintptr_t>(values) % 16 == 0 && column + Lanes::kValues <= num_values) {
+    return *reinterpret_cast<const uint4*>(values);
+  }
   uint32_t words[4] = {};
   constexpr int kPerWord = Lanes::kValues / 4;
 #pragma unroll
   for (int v = 0; v < Lanes::kValues; ++v) {
     if (column + v >= num_values) break;
-    const uint32_t bits = reinterpret_cast<const Word*>(row)[column + v];
+    const uint32_t bits = values[v];
     words[v / kPerWord] |= bits << (v % kPerWord * 16);
   }
   return make_uint4(words[0], words[1], words[2], words[3]);
@@ -357,7 +373,8 @@ __device__ __forceinline__ void AddRow(const LaneView<Lanes>& view, const PoolRe
 template <typename Lanes>
 __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
     PoolDictLanesKernel(const PoolFeature* features, int32_t num_features, const __grid_constant__ PoolRequest pool,
-                        int32_t units_per_block) {
+                        int32_t least_units) {
+  constexpr int kStreams = kWarpsPerBlock * Lanes::kGroups;
   extern __shared__ uint4 shared[];
   __shared__ BlockBags bags;
   __shared__ int64_t end_bag;
@@ -365,7 +382,7 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
   __shared__ alignas(PoolFeature) uint8_t feature_bytes[sizeof(PoolFeature)];
   PoolFeature& feature = *reinterpret_cast<PoolFeature*>(feature_bytes);
   const int warp_in_block = threadIdx.x / kWarpSize;
-  if (threadIdx.x < 2 * kWarpSize) FindBlockBags(features, num_features, pool, units_per_block, bags, end_bag);
+  if (threadIdx.x < 2 * kWarpSize) FindBlockBags(features, num_features, pool, kStreams, least_units, bags, end_bag);
   __syncthreads();
   const int32_t num_bags = static_cast<int32_t>(max(int64_t{0}, min(end_bag - bags.first_bag, int64_t{kMaxBlockBags})));
   if (num_bags == 0) return;
@@ -388,7 +405,6 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
   const LaneView<Lanes> view(feature.codec, feature.rows, feature.window_bytes, reinterpret_cast<uint8_t*>(shared));
   const PoolOutput<Lanes> output(pool, feature, bags, view.num_values);
   const int32_t row_bytes = view.layout.row_bytes, num_ids = bag_ends[num_bags - 1];
-  constexpr int kStreams = kWarpsPerBlock * Lanes::kGroups;
   auto start_of_stream = [&](int stream) {
     const int32_t even = static_cast<int32_t>(int64_t{num_ids} * stream / kStreams);
     return even < num_ids ? FindPiece(bag_ends, num_bags, even).begin : num_ids;

@@ -3,10 +3,10 @@
 
 namespace ibp {
 
-constexpr int kMaxBlockBags = 512;
+constexpr int kMaxBlockBags = 1024;
 // What a bag costs a block, in ids.
 constexpr int kBagUnits = 4;
 // Of a block. No more bags than kMaxBlockBags start within the most.
-constexpr int kMinBlockUnits = 128, kMaxBlockUnits = kMaxBlockBags * kBagUnits;
+constexpr int kMinBlockUnits = 256, kMaxBlockUnits = kMaxBlockBags * kBagUnits;
 
 }  // namespace ibp
