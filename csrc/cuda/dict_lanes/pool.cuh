@@ -81,16 +81,8 @@ __device__ inline void FindBlockBags(const PoolFeature* features, int32_t num_fe
   }
 }
 
-// A piece of a bag of the block. Ids count from the block's first.
-struct BagPiece {
-  int32_t bag, bag_begin, bag_end;
-  int32_t begin, end;
-
-  __device__ __forceinline__ bool IsBag() const { return NumPieces(bag_end - bag_begin) == 1; }
-};
-
-// The one that id `at` is of, which is below the last end.
-__device__ __forceinline__ BagPiece FindPiece(const int32_t* bag_ends, int32_t num_bags, int32_t at) {
+// Which bag of the block id `at` is of, which is below the last end. Ids count from the block's first.
+__device__ __forceinline__ int32_t FindBag(const int32_t* bag_ends, int32_t num_bags, int32_t at) {
   int32_t low = 0, count = num_bags - 1;  // the answer is in [low, low + count]
   while (count > 0) {
     const int32_t half = count / 2;
@@ -101,28 +93,26 @@ __device__ __forceinline__ BagPiece FindPiece(const int32_t* bag_ends, int32_t n
       count = half;
     }
   }
-  BagPiece piece;
-  piece.bag = low;
-  piece.bag_begin = low ? bag_ends[low - 1] : 0;
-  piece.bag_end = bag_ends[low];
-  const int32_t ids = piece.bag_end - piece.bag_begin;
-  const int32_t number =
-      min((at - piece.bag_begin) / static_cast<int32_t>(kPieceIds), static_cast<int32_t>(NumPieces(ids)) - 1);
-  piece.begin = piece.bag_begin + number * static_cast<int32_t>(kPieceIds);
-  piece.end = piece.bag_begin + static_cast<int32_t>(PieceEnd(ids, number));
-  return piece;
+  return low;
 }
 
-// The piece of id `at`, which follows `piece`.
-__device__ __forceinline__ void NextPiece(const int32_t* bag_ends, int32_t num_bags, int32_t at, BagPiece& piece) {
-  piece.begin = piece.end;
-  while (piece.bag_end <= at && piece.bag + 1 < num_bags) {
-    piece.begin = piece.bag_begin = piece.bag_end;
-    piece.bag_end = bag_ends[++piece.bag];
+// The ids of a bag of the block.
+struct BagIds {
+  int32_t begin, count;
+
+  __device__ __forceinline__ BagIds(const int32_t* bag_ends, int32_t bag)
+      : begin(bag ? bag_ends[bag - 1] : 0), count(bag_ends[bag] - begin) {}
+  // Of the piece that id `at` is of.
+  __device__ __forceinline__ int32_t PieceAt(int32_t at) const {
+    return min((at - begin) / static_cast<int32_t>(kPieceIds), static_cast<int32_t>(NumPieces(count)) - 1);
   }
-  const int32_t number = (piece.begin - piece.bag_begin) / static_cast<int32_t>(kPieceIds);
-  piece.end = piece.bag_begin + static_cast<int32_t>(PieceEnd(piece.bag_end - piece.bag_begin, number));
-}
+  __device__ __forceinline__ int32_t PieceBegin(int32_t piece) const {
+    return begin + piece * static_cast<int32_t>(kPieceIds);
+  }
+  __device__ __forceinline__ int32_t PieceEnd(int32_t piece) const {
+    return begin + static_cast<int32_t>(ibp::PieceEnd(count, piece));
+  }
+};
 
 template <typename Float>
 constexpr PoolType kPoolTypeOf = sizeof(typename Float::Word) == 4 ? PoolType::kFloat32
@@ -145,16 +135,28 @@ struct PooledColumns {
     count = 0;
   }
   // The 16 bytes of a step of the next row; after the last of them ++count.
-  __device__ __forceinline__ void Add(int step, const uint4& x, PoolMode mode, bool weighted, float weight) {
+  __device__ __forceinline__ void Add(int step, const uint4& x, bool is_max, bool weighted, float weight) {
     const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+    float next[Lanes::kValues];
 #pragma unroll
     for (int v = 0; v < Lanes::kValues; ++v) {
       constexpr int kPerWord = Lanes::kValues / 4;
-      const uint32_t bits = kPerWord == 1 ? words[v] : (words[v / kPerWord] >> (v % kPerWord * 16)) & 0xffffu;
-      float value = FloatOfBits<kType>(bits);
-      if (weighted) value = __fmul_rn(weight, value);
-      values[step][v] = PoolNext(mode, count == 0, values[step][v], value);
+      next[v] = FloatOfBits<kType>(kPerWord == 1 ? words[v] : (words[v / kPerWord] >> (v % kPerWord * 16)) & 0xffffu);
     }
+    // A branch for all of them: the same for all rows.
+    if (is_max) {
+#pragma unroll
+      for (int v = 0; v < Lanes::kValues; ++v) {
+        values[step][v] = PoolNext(PoolMode::kMax, count == 0, values[step][v], next[v]);
+      }
+      return;
+    }
+    if (weighted) {
+#pragma unroll
+      for (int v = 0; v < Lanes::kValues; ++v) next[v] = __fmul_rn(weight, next[v]);
+    }
+#pragma unroll
+    for (int v = 0; v < Lanes::kValues; ++v) values[step][v] = __fadd_rn(values[step][v], next[v]);
   }
 };
 
@@ -183,20 +185,22 @@ struct PoolOutput {
     return feature.piece_set * (pool.num_ids / kPieceIds + 1) + (bags.first_id + begin) / kPieceIds;
   }
 
-  // Called by the lanes of a group.
-  __device__ __forceinline__ void Store(const BagPiece& piece, const PooledColumns<Lanes>& pooled,
-                                        int group_lane) const {
-    const bool is_bag = piece.IsBag();
-    const int64_t number = PieceNumber(piece.begin);
+  // Stores the piece of this bag whose last id is `last`. Called by the lanes of a group.
+  __device__ __forceinline__ void Store(const int32_t* bag_ends, int32_t bag, int32_t last,
+                                        const PooledColumns<Lanes>& pooled, int group_lane) const {
+    const BagIds ids(bag_ends, bag);
+    const bool is_bag = NumPieces(ids.count) == 1;
+    const int64_t number = PieceNumber(ids.PieceBegin(ids.PieceAt(last)));
     float* const sums = pool.piece_sums_dev + number * pool.piece_width;
-    uint8_t* const out = Bag(piece.bag);
+    uint8_t* const out = Bag(bag);
+    const PoolMode mode = feature.mode;
 #pragma unroll
     for (int step = 0; step < Lanes::kSteps; ++step) {
       const int32_t column = step * Lanes::kStepValues + group_lane * Lanes::kValues;
       float values[Lanes::kValues];
 #pragma unroll
       for (int v = 0; v < Lanes::kValues; ++v) {
-        values[v] = is_bag ? PoolResult(feature.mode, pooled.values[step][v], pooled.count) : pooled.values[step][v];
+        values[v] = is_bag ? PoolResult(mode, pooled.values[step][v], pooled.count) : pooled.values[step][v];
       }
       if (is_bag && aligned && column + Lanes::kValues <= num_values) {
         StoreUnit(out + column * Lanes::kValueBytes, values);
@@ -256,6 +260,22 @@ struct PoolOutput {
   }
 };
 
+// What a block has counted, in shared memory.
+struct BlockCounts {
+  uint32_t hits, misses;  // a call has fewer ids
+  unsigned long long store_bytes;
+
+  // Called by whole warps, with whether each lane has found a row there.
+  __device__ __forceinline__ void AddRows(bool hit, bool miss, int lane) {
+    const unsigned with_hit = __ballot_sync(kWholeWarp, hit), with_miss = __ballot_sync(kWholeWarp, miss);
+    if (lane == 0 && with_hit) atomicAdd(&hits, static_cast<uint32_t>(__popc(with_hit)));
+    if (lane == 0 && with_miss) atomicAdd(&misses, static_cast<uint32_t>(__popc(with_miss)));
+  }
+  __device__ __forceinline__ void AddBytes(int32_t bytes) {
+    atomicAdd(&store_bytes, static_cast<unsigned long long>(bytes));
+  }
+};
+
 // Where the slot of a miss is now, if it is staged; else null.
 __device__ __forceinline__ const uint8_t* StagedSlot(const PoolRequest& pool, const PoolFeature& feature, int64_t place,
                                                      const uint8_t* slot) {
@@ -275,7 +295,7 @@ __device__ __forceinline__ const uint8_t* StagedSlot(const PoolRequest& pool, co
 // Looks up the id at `position` of the call.
 template <typename Lanes>
 __device__ __forceinline__ RowEntry FindRow(const PoolRequest& pool, const PoolFeature& feature, int32_t row_bytes,
-                                            int64_t position, RowCounts& counts) {
+                                            int64_t position, BlockCounts& counts, bool& hit, bool& miss) {
   const GatherRequest& rows = feature.rows;
   RowEntry entry = {nullptr, 0, 0, 0, kAddZeros};
   if (ReadId(rows, position) == feature.padding_id) {
@@ -297,21 +317,21 @@ __device__ __forceinline__ RowEntry FindRow(const PoolRequest& pool, const PoolF
   }
   const RowRef ref = RowInSlot(rows, segment, row, slot, row_bytes, position);
   if (ref.kind == RowKind::kNothing) return entry;
-  counts.hits += ref.hit;
-  counts.misses += !ref.hit;
+  hit = ref.hit;
+  miss = !ref.hit;
   if (ref.kind == RowKind::kRaw) {
     entry.lane = kAddRaw;
     entry.base = ref.source;
     const bool overflows = rows.slot_bytes < row_bytes;
-    if (overflows ? !ref.hit : from_store) counts.store_bytes += row_bytes;
-    if (overflows && from_store) counts.store_bytes += kOverflowIndexBytes;
+    if (overflows ? !ref.hit : from_store) counts.AddBytes(row_bytes);
+    if (overflows && from_store) counts.AddBytes(kOverflowIndexBytes);
     return entry;
   }
   entry.lane = kAddPayload;
   entry.skew = static_cast<uint8_t>(reinterpret_cast<uintptr_t>(ref.source) % Lanes::kBaseAlign);
   entry.base = ref.source - entry.skew;
   entry.end = static_cast<uint16_t>(entry.skew + rows.slot_bytes);
-  if (from_store) counts.store_bytes += RoundUp(entry.end, kLoadBytes);
+  if (from_store) counts.AddBytes(RoundUp(entry.end, kLoadBytes));
   return entry;
 }
 
@@ -336,18 +356,18 @@ __device__ __forceinline__ uint4 LoadRaw(const uint8_t* row, int32_t column, int
 
 // Adds row r of the tile to what its group has pooled. Called by the lanes of a group.
 template <typename Lanes>
-__device__ __forceinline__ void AddRow(const LaneView<Lanes>& view, const PoolRequest& pool, const PoolFeature& feature,
+__device__ __forceinline__ void AddRow(const LaneView<Lanes>& view, const GatherRequest& request,
                                        const TileRows<Lanes>& tile, const UnitValues<Lanes>& values, int r,
-                                       int64_t position, PooledColumns<Lanes>& pooled) {
+                                       const RowEntry& row, int64_t position, bool is_max, bool weighted,
+                                       PooledColumns<Lanes>& pooled) {
   using Float = typename Lanes::Float;
-  const RowEntry& row = tile.rows[r];
   uint8_t kind = row.lane;
   if (kind == kLeaveOut) return;
   if (kind == kAddPayload) {
     const int32_t needed =
-        view.fixed_escape_byte + view.layout.EscapeBytes(tile.escapes_before[r]) + tile.plain_before[r];
+        view.fixed_escape_byte + DictLayout::EscapeBytes(tile.escapes_before[r]) + tile.plain_before[r];
     if (needed > view.payload_limit) {
-      if (view.group_lane == 0) ReportError(feature.rows, kDamagedRow, position);
+      if (view.group_lane == 0) ReportError(request, kDamagedRow, position);
       kind = kAddZeros;
     }
   }
@@ -358,14 +378,14 @@ __device__ __forceinline__ void AddRow(const LaneView<Lanes>& view, const PoolRe
     if (column >= view.num_values) break;
     uint4 x = make_uint4(0, 0, 0, 0);
     if (kind == kAddPayload) {
-      const uint8_t* low = view.low_window + (r * LaneView<Lanes>::kTileRowStride + row.skew +
+      const uint8_t* low = view.low_window + (r * LaneView<Lanes>::kTileRowStride + tile.rows[r].skew +
                                               step * Lanes::kStepValues * Lanes::kLowBits / 8);
       const int before = view.codes_bytes + (Lanes::kLaneLowBytes % 4 ? view.group_lane * Lanes::kLaneLowBytes : 0);
       x = AssembleValues<Float>(low, before % 4, values.symbols[r * Lanes::kSteps + step]);
     } else if (kind == kAddRaw) {
       x = LoadRaw<Lanes>(row.base, column, view.num_values);
     }
-    pooled.Add(step, x, feature.mode, pool.weights_dev != nullptr, weight);
+    pooled.Add(step, x, is_max, weighted, weight);
   }
   ++pooled.count;
 }
@@ -378,6 +398,7 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
   extern __shared__ uint4 shared[];
   __shared__ BlockBags bags;
   __shared__ int64_t end_bag;
+  __shared__ BlockCounts counts;
   __shared__ int32_t bag_ends[kMaxBlockBags];
   __shared__ alignas(PoolFeature) uint8_t feature_bytes[sizeof(PoolFeature)];
   PoolFeature& feature = *reinterpret_cast<PoolFeature*>(feature_bytes);
@@ -396,6 +417,7 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
     bag_ends[i] = static_cast<int32_t>(max(int64_t{0}, end - bags.first_id));
   }
   if (threadIdx.x == 0) {
+    counts = {0, 0, 0};
     bags.num_bags = num_bags;
     feature.rows.ids_dev = pool.ids_dev;
     feature.rows.ids_are_int64 = pool.ids_are_int64;
@@ -405,24 +427,37 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
   const LaneView<Lanes> view(feature.codec, feature.rows, feature.window_bytes, reinterpret_cast<uint8_t*>(shared));
   const PoolOutput<Lanes> output(pool, feature, bags, view.num_values);
   const int32_t row_bytes = view.layout.row_bytes, num_ids = bag_ends[num_bags - 1];
-  auto start_of_stream = [&](int stream) {
+  auto start_of_stream = [&](int stream) -> int32_t {
     const int32_t even = static_cast<int32_t>(int64_t{num_ids} * stream / kStreams);
-    return even < num_ids ? FindPiece(bag_ends, num_bags, even).begin : num_ids;
+    if (even >= num_ids) return num_ids;
+    const BagIds ids(bag_ends, FindBag(bag_ends, num_bags, even));
+    return ids.PieceBegin(ids.PieceAt(even));
   };
   const int stream = warp_in_block * Lanes::kGroups + view.group;
   int32_t at = start_of_stream(stream);
   const int32_t end = start_of_stream(stream + 1);
-  BagPiece piece = {};
+  // The bag that is being pooled, and where the piece of it ends.
+  int32_t bag = 0, piece_end = 0;
+  const auto find_piece = [&](int32_t id) {
+    while (bag_ends[bag] <= id && bag + 1 < num_bags) ++bag;
+    const BagIds ids(bag_ends, bag);
+    piece_end = ids.PieceEnd(ids.PieceAt(id));
+  };
+  if (at < end) {
+    bag = FindBag(bag_ends, num_bags, at);
+    find_piece(at);
+  }
+  const bool is_max = feature.mode == PoolMode::kMax, weighted = pool.weights_dev != nullptr;
   PooledColumns<Lanes> pooled;
   pooled.Clear();
-  if (at < end) piece = FindPiece(bag_ends, num_bags, at);
-  RowCounts counts;
   while (__any_sync(kWholeWarp, at < end)) {
     const int32_t count = max(0, min(end - at, Lanes::kLanes));
     RowEntry entry = {nullptr, 0, 0, 0, kLeaveOut};
+    bool hit = false, miss = false;
     if (view.group_lane < count) {
-      entry = FindRow<Lanes>(pool, feature, row_bytes, bags.first_id + at + view.group_lane, counts);
+      entry = FindRow<Lanes>(pool, feature, row_bytes, bags.first_id + at + view.group_lane, counts, hit, miss);
     }
+    counts.AddRows(hit, miss, view.lane);
     view.entries[view.group_lane * Lanes::kGroups + view.group] = entry;
     int32_t most = count;
 #pragma unroll
@@ -444,12 +479,14 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
       for (int r = 0; r < Lanes::kRows; ++r) {
         const int32_t i = first_row / Lanes::kGroups + r;
         if (i < count) {
-          if (at + i >= piece.end) {
-            output.Store(piece, pooled, view.group_lane);
-            NextPiece(bag_ends, num_bags, at + i, piece);
+          if (at + i >= piece_end) {
+            output.Store(bag_ends, bag, piece_end - 1, pooled, view.group_lane);
+            find_piece(at + i);
             pooled.Clear();
           }
-          AddRow(view, pool, feature, tile, values, r, bags.first_id + at + i, pooled);
+          // Read anew: registers are few, and what is only for some rows need not be in them.
+          const RowEntry& row = view.entries[first_row + r * Lanes::kGroups + view.group];
+          AddRow(view, feature.rows, tile, values, r, row, bags.first_id + at + i, is_max, weighted, pooled);
         }
       }
       __syncwarp();  // the windows are filled again
@@ -457,9 +494,16 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
     at += count;
     __syncwarp();  // the list is filled again
   }
-  if (piece.end > piece.begin) output.Store(piece, pooled, view.group_lane);
-  AddCounters(feature.rows, counts.hits, counts.misses, counts.store_bytes);
+  if (piece_end > 0) output.Store(bag_ends, bag, piece_end - 1, pooled, view.group_lane);
   __syncthreads();
+  if (threadIdx.x == 0) {
+    const auto add = [&](GatherCounter counter, unsigned long long value) {
+      if (value) atomicAdd(reinterpret_cast<unsigned long long*>(feature.rows.counters_dev + counter), value);
+    };
+    add(kHits, counts.hits);
+    add(kMisses, counts.misses);
+    add(kStoreBytes, counts.store_bytes);
+  }
   output.StoreOthers(bag_ends, warp_in_block, view.lane);
 }
 
