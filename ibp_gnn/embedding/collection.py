@@ -167,10 +167,9 @@ class CompressedEmbeddingBagCollection(torch.nn.Module):
             device = self._target(keyed)
         lookup = self._lookup_of(keyed)
         values = lookup.pool(keyed.bags, device, staged)
-        widths = [feature.table.embedding_dim for feature in lookup.features]
         if is_keyed_jagged(features):
-            return keyed_tensor(features, self.embedding_names, widths, values)
-        return dict(zip(self.embedding_names, values.split(widths, dim=1), strict=True))
+            return keyed_tensor(features, self.embedding_names, lookup.widths, values)
+        return dict(zip(self.embedding_names, values.split(lookup.widths, dim=1), strict=True))
 
     def prefetch(self, features: Any) -> None:
         """Brings the rows of the next batch that are not in GPU memory there, on a stream of its own, while the current

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import torch
 from ..codec.gather import ids_on_gpu
 from ..codec.pool import Bags, pool_on_cpu
 from ..codec.pool_gpu import GpuPool, PooledFeature, StagedIds, pool_rows
+from ..store.feature_store import CompressedFeatureStore
 from .table import Table
 
 
@@ -35,8 +35,10 @@ class Lookup:
     def __init__(self, features: Sequence[Feature]) -> None:
         self.features = tuple(features)
         self.width = self.features[-1].end_column
+        self.widths = [feature.table.embedding_dim for feature in self.features]
         self.dtype = self.features[0].table.dtype
-        self._stores = list({id(feature.table.store): feature.table.store for feature in self.features}.values())
+        self._tables = list({id(feature.table): feature.table for feature in self.features}.values())
+        self._stores = [table.store for table in self._tables]
         self._pools: dict[torch.device, GpuPool] = {}
 
     def pool(self, bags: Bags, device: torch.device, staged: Staged | None = None) -> torch.Tensor:
@@ -45,7 +47,7 @@ class Lookup:
             return self._pool_on_cpu(bags)
         bags = self.on_gpu(bags, device)
         out = torch.empty(bags.num_bags, self.width, dtype=self.dtype, device=device)
-        with self._locks():
+        with _Locks(self._stores):
             pool = self._pool_on(device)
             if pool is None:
                 self._gather_and_pool(bags, out)
@@ -57,7 +59,7 @@ class Lookup:
 
     def stage(self, bags: Bags, device: torch.device) -> Staged | None:
         """Brings the rows of these ids to the GPU; None if they are there, or cannot be staged. bags: on the device."""
-        with self._locks():
+        with _Locks(self._stores):
             pool = self._pool_on(device)
             ids = None if pool is None else pool.stage(bags)
             return None if ids is None else Staged(ids, self.versions())
@@ -69,17 +71,11 @@ class Lookup:
 
     def is_current(self) -> bool:
         """Whether the tables have the stores that they had: loading a state gives them others."""
-        return self._stores == list({id(one.table.store): one.table.store for one in self.features}.values())
+        return all(table.store is store for table, store in zip(self._tables, self._stores, strict=True))
 
     def versions(self) -> tuple[int, ...]:
         """How many updates each store has had."""
         return tuple(store.version for store in self._stores)
-
-    def _locks(self) -> contextlib.ExitStack:
-        with contextlib.ExitStack() as entered:
-            for store in self._stores:
-                entered.enter_context(store.lock)
-            return entered.pop_all()
 
     def _pool_on(self, device: torch.device) -> GpuPool | None:
         """None where rows of a table are not page-locked."""
@@ -127,3 +123,25 @@ class Staged(NamedTuple):
 
     ids: StagedIds
     versions: tuple[int, ...]
+
+
+class _Locks:
+    """Holds the locks of all these stores, to read."""
+
+    def __init__(self, stores: list[CompressedFeatureStore]) -> None:
+        self._stores = stores
+        self._held = 0
+
+    def __enter__(self) -> None:
+        try:
+            for store in self._stores:
+                store.lock.__enter__()
+                self._held += 1
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        while self._held:
+            self._held -= 1
+            self._stores[self._held].lock.__exit__()
