@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .codec.codec import Codec, CodecReport
     from .codec.compressed_rows import CompressedRows
     from .codec.gather import GatherStats
+    from .embedding.collection import CompressedEmbeddingBagCollection
+    from .embedding.embedding import CompressedEmbedding
+    from .embedding.embedding_bag import CompressedEmbeddingBag
     from .gpu.budget import share_budget
     from .gpu.cache import CompressedGPUCache
     from .gpu.prefetch import Prefetcher
@@ -30,6 +33,9 @@ __version__ = "0.1.0"
 _LAZY_NAMES = {
     "Codec": ".codec.codec",
     "CodecReport": ".codec.codec",
+    "CompressedEmbedding": ".embedding.embedding",
+    "CompressedEmbeddingBag": ".embedding.embedding_bag",
+    "CompressedEmbeddingBagCollection": ".embedding.collection",
     "CompressedFeatureStore": ".store.feature_store",
     "CompressedGPUCache": ".gpu.cache",
     "CompressedRows": ".codec.compressed_rows",
@@ -50,6 +56,9 @@ _LAZY_MODULES = ("distdgl", "graphbolt", "hotness", "offload", "pyg", "wholegrap
 __all__ = [
     "Codec",
     "CodecReport",
+    "CompressedEmbedding",
+    "CompressedEmbeddingBag",
+    "CompressedEmbeddingBagCollection",
     "CompressedFeatureStore",
     "CompressedGPUCache",
     "CompressedRows",

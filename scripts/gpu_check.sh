@@ -50,18 +50,20 @@ sanitize() {
   local tool=$1
   shift
   compute-sanitizer --tool "$tool" --error-exitcode 1 --print-limit 5 "$python" -m pytest -q -rf -m cuda \
-    -p no:cacheprovider tests/store/test_feature_store.py tests/gpu tests/codec/test_encode_once.py "$@"
+    -p no:cacheprovider tests/store/test_feature_store.py tests/codec/test_encode_once.py tests/codec/test_pool_gpu.py \
+    tests/gpu "$@"
 }
 if command -v compute-sanitizer >/dev/null; then
   some="widths_with_overflow or given_ids or order_of_fetching or (any_hint and inplace and (128 or 1500) and float32)"
   more="moves_only or damaged or out_of_range_give_zeros or change_while or (in_flight and prefix and drop)"
+  more+=" or pool_gpu and (several_tables or random_bytes or make_no_bags or (bits_of_the_cpu and (16 or 100)))"
   more+=" or (random_damage and 300 and float32) or (random_damage and 128 and bfloat16 and inplace)"
   more+=" or (payloads_are_those and 129)"
   start memcheck env PYTORCH_NO_CUDA_MEMORY_CACHING=1 bash -c "$(declare -f sanitize); python=$python; sanitize memcheck \
     -k '$some or $more'"
   # By far the slowest: in parts.
   parts=("widths_with_overflow and ibp" "widths_with_overflow and dict" "given_ids or order_of_fetching"
-    "any_hint and inplace and 128 and float32" "any_hint and inplace and 1500 and float32")
+    "any_hint and inplace and 128 and float32" "pool_gpu and bits_of_the_cpu and staged and (64 or 200)" "any_hint and inplace and 1500 and float32")
   for part in "${!parts[@]}"; do
     start "racecheck_$part" bash -c "$(declare -f sanitize); python=$python; sanitize racecheck -k '${parts[part]}'"
   done

@@ -25,6 +25,7 @@ DOCUMENTS = (
     REPOSITORY / "README.md",
     REPOSITORY / "docs" / "benchmarks.md",
     REPOSITORY / "docs" / "distributed.md",
+    REPOSITORY / "docs" / "dlrm.md",
 )
 
 Record = dict[str, Any]
@@ -332,6 +333,37 @@ def cache_policies(record: Record) -> list[str]:
     return _table([f"hit rates at {shares} of the rows", *(trace["graph"] for trace in traces)], rows)
 
 
+def dlrm(record: Record) -> list[str]:
+    shown = {
+        "ours_vs_cpu": "`nn.EmbeddingBag` on the CPU, copied",
+        "ours_vs_raw_ordered": "raw rows, ordered, then pooled",
+        "ours_vs_raw_cache": "raw cache of equal bytes, then pooled",
+        "ours_vs_unfused": "ours, gathered, then pooled",
+        "ours_vs_one_by_one": "ours, a call for each table",
+        "ours_vs_torch_on_gpu": "all rows on the GPU, `nn.EmbeddingBag`",
+    }
+    rows = []
+    for case in record["cases"]:
+        times = {(row["batch"], row["method"]): row["ms"] for row in case["methods"]}
+        for one in case["ratios"]:
+            ratios = [f"{one['ms'][pair]:.2f}" for pair in shown]
+            rows.append([case["name"], f"{one['batch']:,}", f"{times[one['batch'], 'ours']:.2f}", *ratios])
+    return _table(["tables", "batch", "ours, ms", *shown.values()], rows)
+
+
+def dlrm_data(record: Record) -> list[str]:
+    """What the values are; and the largest difference to torch's module, by case."""
+    differences = [
+        f"{max(row['max_difference'] for row in case['methods'] if row['method'] in ('cpu', 'torch_on_gpu')):.1e} for "
+        f"{case['dim']} x {case['dtype']}"
+        for case in record["cases"]
+    ]
+    return [
+        f"The values are {_name(record['config'])}, tiled. The largest difference to `nn.EmbeddingBag`, of sums of up "
+        f"to 100 rows, was {' and '.join(differences)}."
+    ]
+
+
 class Graph(NamedTuple):
     """What decides how much memory it takes."""
 
@@ -452,7 +484,9 @@ def measured_on(record: Record) -> list[str]:
     parts = [machine, f"torch {software['torch']}"]
     if software.get("dgl"):
         parts.append(f"DGL {software['dgl']}")
-    return [f"Measured on: {', '.join(parts)}, commit {record['commit'][:7]}{_dirty(record)}."]
+    commit = record["commit"]  # none, where the machine had no git
+    of_commit = "commit unknown" if commit is None else f"commit {commit[:7]}{_dirty(record)}"
+    return [f"Measured on: {', '.join(parts)}, {of_commit}."]
 
 
 # name: (the result that it is made of, what makes it)
@@ -475,6 +509,8 @@ REGIONS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
     "cache_tiers": ("cache_tiers", cache_tiers),
     "sizing": ("codec_sizes", sizing),
     "versions": ("versions", versions),
+    "dlrm": ("dlrm", dlrm),
+    "dlrm_data": ("dlrm", dlrm_data),
     **{
         f"measured_on:{name}": (name, measured_on)
         for name in (
@@ -486,6 +522,7 @@ REGIONS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
             "epoch",
             "cache_hit",
             "cache_tiers",
+            "dlrm",
         )
     },
 }

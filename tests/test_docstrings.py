@@ -93,7 +93,7 @@ INTERNAL = {
     "Graph": {"sample_checked"},
     "ShardedGPUCache": {"prepare_update", "prepare_move", "release"},
     "CompressedPages": {"places_of", "read", "start_read"},
-    "CompressedGPUCache": {"prepare_update", "prepare_move", "commit_update", "release"},
+    "CompressedGPUCache": {"gather_on", "prepare_update", "prepare_move", "commit_update", "release"},
 }
 
 

@@ -20,7 +20,7 @@ LAYERS = [
     {"store"},
     {"gpu"},
     {"distributed"},
-    {"integrations", "offload", "testing"},
+    {"embedding", "integrations", "offload", "testing"},
     {"distdgl", "graphbolt", "hotness", "pyg", "wholegraph"},  # public modules
     {"datasets"},
     {"training", "command"},

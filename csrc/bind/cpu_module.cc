@@ -4,11 +4,13 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include <optional>
+#include <vector>
 
 #include "bind/codec_parameters.h"
 #include "bind/ndarrays.h"
 #include "core/slot_buffers.h"
 #include "cpu/huge_pages.h"
+#include "cpu/pool.h"
 #include "cpu/rows.h"
 #include "cpu/slot_choice.h"
 
@@ -89,27 +91,73 @@ void BindEncode(const RowCodec& codec, const CpuMatrix<const uint8_t>& rows,
   EncodeRows(codec, code_path, rows.data(), n, overflow_index.data(), first_row, out, threads);
 }
 
-void BindDecode(const RowCodec& codec, const CpuVector<const uint8_t>& slots, int64_t slot_bytes,
-                const CpuVector<const uint8_t>& bitmask, const CpuVector<const uint8_t>& overflow, int64_t num_rows,
-                const CpuVector<const int64_t>& ids, const CpuMatrix<uint8_t>& out, int threads,
-                const std::string& path, const std::optional<CpuVector<const int32_t>>& slot_of) {
+SlotRows CheckedRows(const RowCodec& codec, const CpuVector<const uint8_t>& slots, int64_t slot_bytes,
+                     const CpuVector<const uint8_t>& bitmask, const CpuVector<const uint8_t>& overflow,
+                     int64_t num_rows, const std::optional<CpuVector<const int32_t>>& slot_of) {
   CheckSlotBuffers(codec.row_bytes, num_rows, slot_bytes, Length(slots), Length(bitmask), Length(overflow));
-  CheckEqual("out rows", Length(ids), Length(out));
-  CheckEqual("out row_bytes", int64_t{codec.row_bytes}, static_cast<int64_t>(out.shape(1)));
   if (slot_of) CheckEqual("slot_of", num_rows, Length(*slot_of));
-  const CodePath& code_path = path.empty() ? SelectCodePath() : CodePathByName(path.c_str());
-  SlotRows rows{slots.data(),
-                bitmask.data(),
-                overflow.data(),
-                num_rows,
-                (Length(overflow) - kSlackBytes) / codec.row_bytes,
-                static_cast<int32_t>(slot_bytes)};
-  const NoGil no_gil;
+  return {slots.data(),
+          bitmask.data(),
+          overflow.data(),
+          num_rows,
+          (Length(overflow) - kSlackBytes) / codec.row_bytes,
+          static_cast<int32_t>(slot_bytes)};
+}
+
+void CheckIds(const CpuVector<const int64_t>& ids, int64_t num_rows) {
   const int64_t bad = FirstBadId(ids.data(), Length(ids), num_rows);
   if (bad >= 0) {
     Throw<std::out_of_range>("ids: want 0 <= id < ", num_rows, ", got ", ids.data()[bad], " at position ", bad);
   }
+}
+
+void BindDecode(const RowCodec& codec, const CpuVector<const uint8_t>& slots, int64_t slot_bytes,
+                const CpuVector<const uint8_t>& bitmask, const CpuVector<const uint8_t>& overflow, int64_t num_rows,
+                const CpuVector<const int64_t>& ids, const CpuMatrix<uint8_t>& out, int threads,
+                const std::string& path, const std::optional<CpuVector<const int32_t>>& slot_of) {
+  CheckEqual("out rows", Length(ids), Length(out));
+  CheckEqual("out row_bytes", int64_t{codec.row_bytes}, static_cast<int64_t>(out.shape(1)));
+  const SlotRows rows = CheckedRows(codec, slots, slot_bytes, bitmask, overflow, num_rows, slot_of);
+  const CodePath& code_path = path.empty() ? SelectCodePath() : CodePathByName(path.c_str());
+  const NoGil no_gil;
+  CheckIds(ids, num_rows);
   DecodeRows(codec, code_path, rows, slot_of ? slot_of->data() : nullptr, ids.data(), Length(ids), out.data(), threads);
+}
+
+void BindPool(const RowCodec& codec, const CpuVector<const uint8_t>& slots, int64_t slot_bytes,
+              const CpuVector<const uint8_t>& bitmask, const CpuVector<const uint8_t>& overflow, int64_t num_rows,
+              const CpuVector<const int64_t>& ids, const CpuVector<const int64_t>& offsets,
+              const std::optional<CpuVector<const float>>& weights, int64_t padding_id, int mode, int type,
+              const CpuMatrix<uint8_t>& out, int threads, const std::string& path,
+              const std::optional<CpuVector<const int32_t>>& slot_of) {
+  CheckEqual("out row_bytes", int64_t{codec.row_bytes}, static_cast<int64_t>(out.shape(1)));
+  CheckAtLeast("offsets", 1, Length(offsets));
+  CheckEqual("out rows", Length(offsets) - 1, Length(out));
+  if (weights) CheckEqual("weights", Length(ids), Length(*weights));
+  if (mode < 0 || mode > static_cast<int>(PoolMode::kMax)) Throw<ArgumentError>("mode: want 0 to 2, got ", mode);
+  if (type < 0 || type > static_cast<int>(PoolType::kBfloat16)) Throw<ArgumentError>("type: want 0 to 2, got ", type);
+  const PoolType of_values = static_cast<PoolType>(type);
+  CheckEqual("row_bytes of whole values", 0, codec.row_bytes % PoolTypeBytes(of_values));
+  const SlotRows rows = CheckedRows(codec, slots, slot_bytes, bitmask, overflow, num_rows, slot_of);
+  const CodePath& code_path = path.empty() ? SelectCodePath() : CodePathByName(path.c_str());
+  const NoGil no_gil;
+  // A copy: another thread may write to the array.
+  const std::vector<int64_t> bounds(offsets.data(), offsets.data() + Length(offsets));
+  for (size_t b = 0; b < bounds.size(); ++b) {
+    const int64_t least = b == 0 ? 0 : bounds[b - 1];
+    if (bounds[b] < least || bounds[b] > Length(ids)) {
+      Throw<ArgumentError>("offsets: want ", least, " to ", Length(ids), " at position ", b, ", got ", bounds[b]);
+    }
+  }
+  CheckIds(ids, num_rows);
+  Bags bags;
+  bags.ids = ids.data();
+  bags.offsets = bounds.data();
+  bags.num_bags = Length(out);
+  if (weights) bags.weights = weights->data();
+  bags.padding_id = padding_id;
+  bags.mode = static_cast<PoolMode>(mode);
+  PoolRows(codec, code_path, rows, slot_of ? slot_of->data() : nullptr, bags, of_values, out.data(), threads);
 }
 
 }  // namespace
@@ -151,6 +199,13 @@ NB_MODULE(_cpu, m) {
         nb::arg("bitmask").noconvert(), nb::arg("overflow").noconvert(), nb::arg("num_rows"),
         nb::arg("ids").noconvert(), nb::arg("out").noconvert(), nb::arg("threads"), nb::arg("path") = "",
         nb::arg("slot_of").noconvert() = nb::none());
+  m.attr("POOL_PIECE_IDS") = kPieceIds;
+  m.def("pool", &BindPool, nb::arg("codec"), nb::arg("slots").noconvert(), nb::arg("slot_bytes"),
+        nb::arg("bitmask").noconvert(), nb::arg("overflow").noconvert(), nb::arg("num_rows"),
+        nb::arg("ids").noconvert(), nb::arg("offsets").noconvert(), nb::arg("weights").noconvert().none(),
+        nb::arg("padding_id"), nb::arg("mode"), nb::arg("type"), nb::arg("out").noconvert(), nb::arg("threads"),
+        nb::arg("path") = "", nb::arg("slot_of").noconvert() = nb::none(),
+        "Pools bags of rows as core/pooling.h says; mode: a PoolMode, type: a PoolType.");
 }
 
 }  // namespace ibp

@@ -2,11 +2,13 @@
 // current device; nothing here synchronises.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "bind/codec_parameters.h"
@@ -18,6 +20,8 @@
 #include "cuda/gather_plan.h"
 #include "cuda/gpu_codec.h"
 #include "cuda/host_memory.h"
+#include "cuda/pool_plan.h"
+#include "cuda/pool_rows.h"
 
 namespace ibp {
 namespace {
@@ -162,6 +166,79 @@ int64_t BindGather(BoundPlan& plan, uint64_t ids, bool ids_are_int64, int64_t nu
                      Pointer<uint8_t>(order_scratch), order_scratch_bytes, Stream(stream));
 }
 
+PoolMode CheckedMode(int mode) {
+  if (mode < 0 || mode > static_cast<int>(PoolMode::kMax)) Throw<ArgumentError>("mode: want 0 to 2, got ", mode);
+  return static_cast<PoolMode>(mode);
+}
+
+PoolType CheckedType(int type) {
+  if (type < 0 || type > static_cast<int>(PoolType::kBfloat16)) Throw<ArgumentError>("type: want 0 to 2, got ", type);
+  return static_cast<PoolType>(type);
+}
+
+// Features: (plan, key, mode, padding_id, out_column_bytes) each.
+using BoundFeature = std::tuple<BoundPlan*, int32_t, int, int64_t, int64_t>;
+
+std::unique_ptr<PoolPlan> MakePoolPlan(int device, const std::vector<BoundFeature>& features) {
+  std::vector<PoolFeatureOptions> options;
+  for (const auto& [plan, key, mode, padding_id, out_column_bytes] : features) {
+    options.push_back({plan, key, CheckedMode(mode), padding_id, out_column_bytes});
+  }
+  return std::make_unique<PoolPlan>(device, options);
+}
+
+// By address, and checked by whoever calls, as in BindGather.
+PoolRequest BindPoolRequest(uint64_t ids, bool ids_are_int64, int64_t num_ids, uint64_t offsets, bool offsets_are_int64,
+                            int64_t num_offsets, int64_t bag_ids, int64_t num_bags, uint64_t weights, uint64_t out,
+                            int64_t out_stride_bytes) {
+  if (num_ids < 0 || num_ids > kMaxIdsPerLaunch) {
+    Throw<ArgumentError>("ids: want at most ", kMaxIdsPerLaunch, " in a call, got ", num_ids);
+  }
+  CheckAtLeast("bags", 0, num_bags);
+  PoolRequest pool;
+  pool.ids_dev = Pointer<const void>(ids);
+  pool.ids_are_int64 = ids_are_int64;
+  pool.num_ids = num_ids;
+  pool.offsets_dev = Pointer<const void>(offsets);
+  pool.offsets_are_int64 = offsets_are_int64;
+  pool.num_offsets = num_offsets;
+  pool.bag_ids = bag_ids;
+  pool.num_bags = pool.part_bags = num_bags;
+  pool.weights_dev = Pointer<const float>(weights);
+  pool.out_dev = Pointer<uint8_t>(out);
+  pool.out_stride_bytes = out_stride_bytes;
+  return pool;
+}
+
+// What is staged, in scratch memory that the caller keeps.
+std::unique_ptr<StagedRows> BindStage(PoolPlan& plan, uint64_t features, const PoolRequest& pool,
+                                      const StageLayout& layout, uint64_t scratch, uint64_t stream) {
+  return std::make_unique<StagedRows>(
+      plan.Stage(Pointer<const uint8_t>(features), pool, layout, Pointer<uint8_t>(scratch), Stream(stream)));
+}
+
+// pieces: piece_bytes.
+void BindPool(PoolPlan& plan, uint64_t features, PoolRequest pool, const StagedRows* staged, uint64_t pieces,
+              uint64_t stream) {
+  if (staged) {
+    pool.staged[0] = *staged;
+    pool.num_staged = 1;
+  }
+  plan.Pool(Pointer<const uint8_t>(features), pool, Pointer<uint8_t>(pieces), Stream(stream));
+}
+
+void BindStageAndPool(PoolPlan& plan, uint64_t features, const PoolRequest& pool, const StageLayout& layout,
+                      uint64_t scratch, uint64_t pieces, uint64_t stream) {
+  plan.StageAndPool(Pointer<const uint8_t>(features), pool, layout, Pointer<uint8_t>(scratch), Pointer<uint8_t>(pieces),
+                    Stream(stream));
+}
+
+void BindPoolRows(const PoolRequest& pool, uint64_t rows, int32_t width, int type, int mode, int64_t padding_id,
+                  int64_t out_column_bytes, uint64_t stream) {
+  LaunchPoolRows(pool, Pointer<const uint8_t>(rows), width, CheckedType(type), CheckedMode(mode), padding_id,
+                 out_column_bytes, Stream(stream));
+}
+
 void BindCountOnes(const CudaMatrix<const uint8_t>& rows, const CudaVector<int64_t>& ones, uint64_t stream) {
   const int64_t row_bytes = static_cast<int64_t>(rows.shape(1));
   CheckEqual("ones", 8 * row_bytes, Length(ones));
@@ -231,7 +308,7 @@ void BindGathers(nb::module_& m) {
         nb::arg("place").noconvert().none(), nb::arg("slot_bytes"), nb::arg("lead_bytes"),
         nb::arg("counters").noconvert(), nb::arg("report"), nb::arg("touched").noconvert().none(),
         nb::arg("miss_blocks"), nb::arg("order_from_bytes"), nb::arg("order_from_misses"), nb::arg("owners"));
-  nb::class_<BoundPlan>(m, "GatherPlan")
+  nb::class_<BoundPlan>(m, "GatherPlan", nb::is_weak_referenceable())
       .def_prop_ro("ordering_pays", &GatherPlan::ordering_pays)
       .def("gather", &BindGather, nb::arg("ids"), nb::arg("ids_are_int64"), nb::arg("num_ids"), nb::arg("out"),
            nb::arg("out_bytes"), nb::arg("ordered").none(), nb::arg("max_blocks").none(), nb::arg("order_scratch"),
@@ -240,6 +317,48 @@ void BindGathers(nb::module_& m) {
       .def(
           "wait", [](BoundPlan& plan) { plan.Wait(true); }, nb::call_guard<nb::gil_scoped_release>(),
           "Until all gathers that were launched so far have run, those of replayed graphs among them.");
+}
+
+void BindPools(nb::module_& m) {
+  nb::class_<PoolRequest>(m, "PoolRequest")
+      .def(
+          "__init__",
+          [](PoolRequest* self, uint64_t ids, bool ids_are_int64, int64_t num_ids, uint64_t offsets,
+             bool offsets_are_int64, int64_t num_offsets, int64_t bag_ids, int64_t num_bags, uint64_t weights,
+             uint64_t out, int64_t out_stride_bytes) {
+            new (self) PoolRequest(BindPoolRequest(ids, ids_are_int64, num_ids, offsets, offsets_are_int64, num_offsets,
+                                                   bag_ids, num_bags, weights, out, out_stride_bytes));
+          },
+          nb::kw_only(), nb::arg("ids"), nb::arg("ids_are_int64"), nb::arg("num_ids"), nb::arg("offsets"),
+          nb::arg("offsets_are_int64"), nb::arg("num_offsets"), nb::arg("bag_ids"), nb::arg("num_bags"),
+          nb::arg("weights"), nb::arg("out"), nb::arg("out_stride_bytes"));
+  nb::class_<StageLayout>(m, "StageLayout").def_ro("bytes", &StageLayout::bytes).def_ro("stride", &StageLayout::stride);
+  nb::class_<StagedRows>(m, "StagedRows");
+  nb::class_<PoolPlan>(m, "PoolPlan")
+      .def_prop_ro("num_misses", &PoolPlan::num_misses, "Rows that are not in GPU memory, of all tables.")
+      .def_prop_ro("features_bytes", &PoolPlan::features_bytes)
+      .def(
+          "write_features",
+          [](const PoolPlan& plan, const Vector<uint8_t, nb::device::cpu>& out) {
+            CheckEqual("out bytes", plan.features_bytes(), Length(out));
+            plan.WriteFeatures(out.data());
+          },
+          nb::arg("out").noconvert(), "For the caller to bring to the GPU.")
+      .def("piece_bytes", &PoolPlan::PieceBytes, nb::arg("num_ids"))
+      .def("layout", &PoolPlan::Layout, nb::arg("most_rows"), nb::arg("parts"))
+      .def("stage", &BindStage, nb::arg("features"), nb::arg("request"), nb::arg("layout"), nb::arg("scratch"),
+           nb::arg("stream"))
+      .def("pool", &BindPool, nb::arg("features"), nb::arg("request"), nb::arg("staged").none(), nb::arg("pieces"),
+           nb::arg("stream"))
+      .def("stage_and_pool", &BindStageAndPool, nb::arg("features"), nb::arg("request"), nb::arg("layout"),
+           nb::arg("scratch"), nb::arg("pieces"), nb::arg("stream"));
+  m.attr("MOST_STAGE_PARTS") = kMaxStageParts;
+  m.def(
+      "can_pool", [](BoundPlan& plan) { return PoolPlan::CanPool(plan); }, nb::arg("plan"),
+      "Whether a kernel decodes and pools these rows at once.");
+  m.def("make_pool_plan", &MakePoolPlan, nb::arg("device"), nb::arg("features"));
+  m.def("pool_rows", &BindPoolRows, nb::arg("request"), nb::arg("rows"), nb::arg("width"), nb::arg("type"),
+        nb::arg("mode"), nb::arg("padding_id"), nb::arg("out_column_bytes"), nb::arg("stream"));
 }
 
 void BindMemory(nb::module_& m) {
@@ -275,6 +394,7 @@ NB_MODULE(_cuda, m) {
   m.attr("ARCHITECTURES") = IBP_CUDA_ARCHITECTURES;  // as CMake names them, separated by commas
   BindCodecs(m);
   BindGathers(m);
+  BindPools(m);
   BindMemory(m);
 }
 

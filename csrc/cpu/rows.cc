@@ -10,6 +10,7 @@
 #include "core/format.h"
 #include "cpu/parallel.h"
 #include "cpu/row_stream.h"
+#include "cpu/slot_block.h"
 
 namespace ibp {
 namespace {
@@ -25,66 +26,6 @@ constexpr std::array<uint64_t, 256> MakeSpread() {
   return spread;
 }
 constexpr std::array<uint64_t, 256> kSpread = MakeSpread();
-
-bool BitmaskBit(const uint8_t* bitmask, int64_t row) { return (bitmask[row >> 3] >> (row & 7)) & 1; }
-
-// Copies of some slots, from which they are decoded. A copying loop keeps many cache misses in flight, even more so if
-// it prefetches: 10 to 25 % faster with the second-level cache as the target, half of that with the first-level one. A
-// decoding loop that waits for its own, or prefetches them, took twice as long for rows from memory.
-class SlotBlock {
- public:
-  explicit SlotBlock(const SlotRows& rows)
-      : rows_(rows),
-        stride_((int64_t{rows.slot_bytes} + kSlackBytes + 63) / 64 * 64),
-        capacity_(std::clamp<int64_t>(kBlockBytes / stride_, 1, kMaxRows)),
-        rows_ahead_(std::max<int64_t>(kBytesAhead / rows.slot_bytes, 1)),
-        bytes_(static_cast<size_t>(capacity_ * stride_)) {}
-
-  static constexpr int64_t kMaxRows = 64;
-
-  int64_t capacity() const { return capacity_; }
-  int64_t rows_ahead() const { return rows_ahead_; }
-  void Fetch(int64_t i, int64_t slot) {
-    is_payload_[i] = BitmaskBit(rows_.bitmask, slot);
-    std::memcpy(bytes_.data() + i * stride_, rows_.slots + slot * rows_.slot_bytes,
-                static_cast<size_t>(rows_.slot_bytes));
-  }
-  // Starts reading a slot that is to be fetched soon.
-  void Prefetch(int64_t slot) const {
-    const uint8_t* bytes = rows_.slots + slot * rows_.slot_bytes;
-    for (int32_t at = 0; at < rows_.slot_bytes; at += 64) __builtin_prefetch(bytes + at, 0, 2);
-  }
-  const uint8_t* slot(int64_t i) const { return bytes_.data() + i * stride_; }
-  bool is_payload(int64_t i) const { return is_payload_[i]; }
-
- private:
-  static constexpr int64_t kBlockBytes = 16 << 10;  // stays in the first-level cache
-  static constexpr int64_t kBytesAhead = 32 << 10;  // to prefetch
-
-  const SlotRows& rows_;
-  const int64_t stride_, capacity_, rows_ahead_;
-  std::vector<uint8_t> bytes_;
-  bool is_payload_[kMaxRows];
-};
-
-// Read once: another thread may be writing there.
-template <typename T>
-T LoadOnce(const T* address) {
-  return *const_cast<const volatile T*>(address);
-}
-
-int64_t SlotOf(const int32_t* slot_of, int64_t id, int64_t num_rows) {
-  // The ids were checked, for a message with the position; this is for those that changed since then.
-  if (id < 0 || id >= num_rows) {
-    Throw<std::out_of_range>("ids: want 0 <= id < ", num_rows, ", got ", id, ", written while the rows were gathered");
-  }
-  if (slot_of == nullptr) return id;
-  const int64_t slot = LoadOnce(slot_of + id);
-  if (slot < 0 || slot >= num_rows) {
-    Throw<FormatError>("row ", id, ": want a slot of 0 to ", num_rows - 1, ", got ", slot);
-  }
-  return slot;
-}
 
 }  // namespace
 
@@ -174,7 +115,6 @@ void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& row
   constexpr int64_t kStreamedBytes = int64_t{4} << 20;  // outputs that the caches nearest to a core would not hold
   const int32_t row_bytes = codec.row_bytes;
   const RowOps& ops = codec.Ops(path);
-  const int32_t limit_bytes = std::min(rows.slot_bytes, row_bytes - 1);  // a longer payload would be a raw row
   const bool streams = num_ids * row_bytes >= kStreamedBytes;
   ParallelFor(num_ids, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {
     RowStream stream(path, out + begin * row_bytes, row_bytes, streams);
@@ -182,31 +122,9 @@ void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& row
     int64_t block_ids[SlotBlock::kMaxRows];
     for (int64_t first = begin; first < end; first += block.capacity()) {
       const int64_t count = std::min(block.capacity(), end - first);
+      block.FetchAll(slot_of, ids + first, count, end - first, block_ids);
       for (int64_t i = 0; i < count; ++i) {
-        if (const int64_t soon = first + i + block.rows_ahead(); soon < end) {
-          block.Prefetch(SlotOf(slot_of, LoadOnce(ids + soon), rows.num_rows));
-        }
-        block_ids[i] = LoadOnce(ids + first + i);
-        block.Fetch(i, SlotOf(slot_of, block_ids[i], rows.num_rows));
-      }
-      for (int64_t i = 0; i < count; ++i) {
-        const int64_t id = block_ids[i];
-        const uint8_t* slot = block.slot(i);
-        uint8_t* row = stream.Next();
-        if (block.is_payload(i)) {
-          if (!ops.decode(codec, slot, limit_bytes, row)) {
-            Throw<FormatError>("row ", id, ": want a payload of at most ", limit_bytes, " bytes, got a longer one");
-          }
-        } else if (rows.slot_bytes >= row_bytes) {
-          std::memcpy(row, slot, static_cast<size_t>(row_bytes));
-        } else {
-          uint32_t index;
-          std::memcpy(&index, slot, kOverflowIndexBytes);
-          if (index >= rows.num_overflow) {
-            Throw<FormatError>("row ", id, ": want an overflow index below ", rows.num_overflow, ", got ", index);
-          }
-          std::memcpy(row, rows.overflow + static_cast<int64_t>(index) * row_bytes, static_cast<size_t>(row_bytes));
-        }
+        block.Decode(codec, ops, i, block_ids[i], stream.Next());
         stream.Done();
       }
     }

@@ -16,6 +16,17 @@ class GpuDictCodec final : public GpuCodec {
   GatherKernel ChooseGather(const GatherRequest& request, int out_alignment) const override {
     return ibp::ChooseGather(codec_, request, out_alignment);
   }
+  std::optional<GatherKernel> ChoosePool(PoolFeature& feature) const override {
+    for (const auto choose : {&ChoosePoolFloat32, &ChoosePoolBfloat16, &ChoosePoolFloat16}) {
+      const auto kernel = choose(codec_, feature.rows);
+      if (!kernel) continue;
+      feature.codec = codec_;
+      feature.rows.lead_bytes = kernel->lead_bytes;
+      feature.window_bytes = kernel->window_bytes;
+      return kernel;
+    }
+    return std::nullopt;
+  }
   const void* device_codec() const override { return &codec_; }
   void Measure(const uint8_t* rows_dev, int64_t num_rows, int32_t* payload_bytes_dev,
                cudaStream_t stream) const override {

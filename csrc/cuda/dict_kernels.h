@@ -30,4 +30,9 @@ std::optional<GatherKernel> ChooseGatherBfloat16(const DeviceDictCodec& codec, c
 std::optional<GatherKernel> ChooseGatherFloat16(const DeviceDictCodec& codec, const GatherRequest& request,
                                                 int out_alignment);
 
+// Those that pool. None if there is none for the codec or the rows.
+std::optional<GatherKernel> ChoosePoolFloat32(const DeviceDictCodec& codec, const GatherRequest& request);
+std::optional<GatherKernel> ChoosePoolBfloat16(const DeviceDictCodec& codec, const GatherRequest& request);
+std::optional<GatherKernel> ChoosePoolFloat16(const DeviceDictCodec& codec, const GatherRequest& request);
+
 }  // namespace ibp

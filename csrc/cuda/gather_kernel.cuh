@@ -56,28 +56,37 @@ __device__ inline void ReportError(const GatherRequest& request, GatherError err
   report[0] = error;
 }
 
-// Of the id at this position, which lies at this place.
-__device__ inline RowRef Lookup(const GatherRequest& request, int32_t row_bytes, int64_t position, int64_t place) {
-  RowRef ref;
+// Whether a row lies at this place, which is that of the id at this position; notes that it is read. If not, reports
+// it.
+__device__ inline bool TouchPlace(const GatherRequest& request, int64_t position, int64_t place) {
   if (place >= request.num_places) {
     ReportError(request, IsBadId(request, ReadId(request, position)) ? kIdOutOfRange : kDamagedRow, position);
-    return ref;
+    return false;
   }
   if (request.touched_dev) {
     uint32_t* word = request.touched_dev + place / 32;
     const uint32_t bit = 1u << (place % 32);
     if (!(*word & bit)) atomicOr(word, bit);
   }
+  return true;
+}
+
+__device__ inline const RowSegment& SegmentOf(const GatherRequest& request, int64_t place) {
   int at = 0;
 #pragma unroll
   for (int next = 1; next < kMaxSegments; ++next) {
     at += next < request.num_segments && place >= request.segments[next].first_place;
   }
-  const RowSegment& segment = request.segments[at];
+  return request.segments[at];
+}
+
+// Row number `row` of the segment, of the id at this position; its slot is read from `slot`.
+__device__ inline RowRef RowInSlot(const GatherRequest& request, const RowSegment& segment, int64_t row,
+                                   const uint8_t* slot, int32_t row_bytes, int64_t position) {
   const DeviceRows& rows = segment.rows;
-  const int64_t row = place - segment.origin;
+  RowRef ref;
   ref.hit = segment.hits;
-  ref.source = rows.slots + row * request.slot_bytes;
+  ref.source = slot;
   ref.kind = (__ldg(rows.bitmask + row / 32) >> (row % 32)) & 1 ? RowKind::kPayload : RowKind::kRaw;
   if (ref.kind == RowKind::kRaw && request.slot_bytes < row_bytes) {
     uint32_t index = 0;
@@ -91,6 +100,14 @@ __device__ inline RowRef Lookup(const GatherRequest& request, int32_t row_bytes,
     }
   }
   return ref;
+}
+
+// Of the id at this position, which lies at this place.
+__device__ inline RowRef Lookup(const GatherRequest& request, int32_t row_bytes, int64_t position, int64_t place) {
+  if (!TouchPlace(request, position, place)) return {};
+  const RowSegment& segment = SegmentOf(request, place);
+  const int64_t row = place - segment.origin;
+  return RowInSlot(request, segment, row, segment.rows.slots + row * request.slot_bytes, row_bytes, position);
 }
 
 // Bytes on their way from memory into the registers of a warp.

@@ -19,13 +19,6 @@ DeviceRows Checked(const RowBuffers& rows, int64_t row_bytes, int64_t slot_bytes
   return checked;
 }
 
-// Also where a launch fails after others of the same gather.
-struct RecordAtEnd {
-  StreamUses& uses;
-  cudaStream_t stream;
-  ~RecordAtEnd() { uses.Record(stream); }
-};
-
 }  // namespace
 
 GatherPlan::GatherPlan(int device, std::shared_ptr<const GpuCodec> codec, const std::vector<PlanSegment>& segments,
@@ -93,6 +86,28 @@ GatherPlan::~GatherPlan() {
   if (uses_.OfAnotherProcess()) new std::shared_ptr<const void>(std::move(owners_));
 }
 
+void GatherPlan::Wait(bool replays_too) {
+  uses_.Wait(replays_too);
+  std::vector<std::shared_ptr<StreamUses>> followed;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    followed = followed_;
+  }
+  for (const auto& uses : followed) uses->Wait(replays_too);
+}
+
+void GatherPlan::Follow(std::shared_ptr<StreamUses> uses) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  // Nothing is launched any more with those that nobody else has.
+  const auto others = [](const std::shared_ptr<StreamUses>& one) {
+    if (one.use_count() > 1) return false;
+    one->Wait(false);
+    return true;
+  };
+  followed_.erase(std::remove_if(followed_.begin(), followed_.end(), others), followed_.end());
+  followed_.push_back(std::move(uses));
+}
+
 const GatherKernel& GatherPlan::KernelFor(const uint8_t* out_dev) {
   int log2_alignment = 0;
   while (log2_alignment < kAlignments - 1 &&
@@ -126,7 +141,7 @@ int64_t GatherPlan::Gather(const void* ids_dev, bool ids_are_int64, int64_t num_
   }
   const GatherKernel& kernel = KernelFor(out_dev);
   const bool shows = has_hits_ && report_->ShouldShow(num_ids);
-  const RecordAtEnd record{uses_, stream};
+  const StreamUses::RecordAtEnd record{uses_, stream};
   for (int64_t first = 0; first < num_ids; first += kMaxIdsPerLaunch) {
     request.ids_dev = static_cast<const uint8_t*>(ids_dev) + first * (ids_are_int64 ? 8 : 4);
     request.num_ids = std::min(num_ids - first, kMaxIdsPerLaunch);

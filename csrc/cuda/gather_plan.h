@@ -81,8 +81,13 @@ class GatherPlan {
     waited_ = true;
   }
   // Until all gathers that were launched so far have run. replays_too: those of replayed CUDA graphs among them.
-  void Wait(bool replays_too) { uses_.Wait(replays_too); }
+  void Wait(bool replays_too);
+  // Work that others launch reads what this plan's gathers do: it is waited for, too.
+  void Follow(std::shared_ptr<StreamUses> uses);
 
+  // What is the same for all gathers.
+  const GatherRequest& request() const { return request_; }
+  const GpuCodec& codec() const { return *codec_; }
   int device() const { return device_; }
   int32_t row_bytes() const { return codec_->row_bytes(); }
   // Whether the misses are spread over so much that many at once are worth ordering.
@@ -103,9 +108,10 @@ class GatherPlan {
   bool has_hits_ = false;
   bool ordering_pays_ = false;
   int64_t order_from_misses_ = 0;
-  std::mutex mutex_;  // of kernels_
+  std::mutex mutex_;  // of kernels_ and followed_
   std::array<std::optional<GatherKernel>, kAlignments> kernels_;
   StreamUses uses_;
+  std::vector<std::shared_ptr<StreamUses>> followed_;
   bool waited_ = false;
 };
 

@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "core/codec_parameters.h"
 #include "cuda/encode_target.h"
 #include "cuda/gather_launch.h"
+#include "cuda/pool_request.h"
 
 namespace ibp {
 
@@ -28,6 +30,9 @@ class GpuCodec {
   // the request only what is the same for all gathers of a plan is looked at. Rows with a bad id, and damaged ones,
   // come out as zeros and are reported; nothing is read outside the rows.
   virtual GatherKernel ChooseGather(const GatherRequest& request, int out_alignment) const = 0;
+  // The kernel that looks up, decodes and pools rows like those of feature.rows; sets what else it reads of the
+  // feature. None: there is none for this codec or these rows, which are then gathered and pooled one after the other.
+  virtual std::optional<GatherKernel> ChoosePool(PoolFeature&) const { return std::nullopt; }
   // What its kernel takes first.
   virtual const void* device_codec() const = 0;
 

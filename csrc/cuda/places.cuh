@@ -19,18 +19,23 @@ __device__ __forceinline__ int64_t PlaceOf(const GatherRequest& request, int64_t
   return place < 0 ? request.num_places : min(place, request.num_places);
 }
 
-// How many of the sorted places are below `bound`. Called by a whole warp.
-__device__ inline int64_t CountBelow(const uint32_t* places, int64_t count, int64_t bound) {
+// How many numbers below `count` are `below`: all those before the first that is not. Called by a whole warp.
+template <typename Below>
+__device__ inline int64_t CountBelow(int64_t count, const Below& below) {
   const int lane = threadIdx.x % kWarpSize;
   int64_t low = 0;  // the answer is in [low, low + count]
   while (count > 0) {
     const int64_t step = (count + kWarpSize - 1) / kWarpSize, at = low + (lane + 1) * step - 1;
-    const bool below = (lane + 1) * step <= count && places[at] < bound;
-    const int whole_steps = __popc(__ballot_sync(kWholeWarp, below));
+    const int whole_steps = __popc(__ballot_sync(kWholeWarp, (lane + 1) * step <= count && below(at)));
     low += whole_steps * step;
     count = step == 1 ? 0 : min(count - whole_steps * step, step);
   }
   return low;
+}
+
+// How many of the sorted places are below `bound`. Called by a whole warp.
+__device__ inline int64_t CountBelow(const uint32_t* places, int64_t count, int64_t bound) {
+  return CountBelow(count, [&](int64_t i) { return places[i] < bound; });
 }
 
 }  // namespace ibp

@@ -36,6 +36,13 @@ class StreamUses {
   StreamUses(const StreamUses&) = delete;
   StreamUses& operator=(const StreamUses&) = delete;
 
+  // Calls Record at its end: also where a launch fails after others.
+  struct RecordAtEnd {
+    StreamUses& uses;
+    cudaStream_t stream;
+    ~RecordAtEnd() { uses.Record(stream); }
+  };
+
   // Called after each launch. A captured launch runs whenever the graph is replayed.
   void Record(cudaStream_t stream);
   // Returns when all recorded work has run. In a forked child, which has no CUDA, at once. Reports no errors: those of

@@ -3,6 +3,7 @@
 // wrong overflow indices, nothing at all. All buffers are exactly as long as their contract says.
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <new>
 #include <numeric>
@@ -11,6 +12,7 @@
 
 #include "core/ibp_tables.h"
 #include "cpu/parallel.h"
+#include "cpu/pool.h"
 #include "cpu/rows.h"
 #include "test/random_codecs.h"
 
@@ -212,6 +214,44 @@ void CheckWrongOverflowIndices(Random& random, const RowCodec& codec, const Byte
   }
 }
 
+// Bags of 0 to many rows: the same bytes on all paths and from any number of threads. A bag of one row is that row, but
+// for what CanonicalNan and a sum's start from 0 say.
+void CheckPools(Random& random, const RowCodec& codec, const Bytes& rows, const Stored& stored) {
+  const int64_t num_rows = stored.num_rows;
+  std::vector<int64_t> offsets = {0};
+  for (int bag = 0; bag < 12; ++bag) offsets.push_back(offsets.back() + random.Between(0, bag == 7 ? 400 : 5));
+  std::vector<int64_t> ids(static_cast<size_t>(offsets.back()));
+  std::vector<float> weights(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = random.Between(0, num_rows - 1);
+    weights[i] = static_cast<float>(random.Between(-8, 8)) / 4;
+  }
+  const auto pool = [&](const Bags& bags, const CodePath& path, PoolType type, int threads) {
+    Bytes out(static_cast<size_t>(bags.num_bags * codec.row_bytes));
+    PoolRows(codec, path, stored.in(codec.row_bytes), nullptr, bags, type, out.data(), threads);
+    return out;
+  };
+  for (const PoolType type : {PoolType::kFloat32, PoolType::kFloat16, PoolType::kBfloat16}) {
+    const int32_t value_bytes = PoolTypeBytes(type);
+    if (codec.row_bytes % value_bytes != 0) continue;
+    for (const PoolMode mode : {PoolMode::kSum, PoolMode::kMean, PoolMode::kMax}) {
+      Bags bags{
+          ids.data(), offsets.data(), 12, mode == PoolMode::kSum ? weights.data() : nullptr, ids.empty() ? -1 : ids[0],
+          mode};
+      const Bytes expected = pool(bags, kScalarPath, type, 1);
+      for (const CodePath* path : Paths()) CHECK(pool(bags, *path, type, 3) == expected);
+    }
+    const std::vector<int64_t> each = AllIds(num_rows), starts = AllIds(num_rows + 1);
+    const Bytes same = pool({each.data(), starts.data(), num_rows, nullptr, -1, PoolMode::kMax}, kScalarPath, type, 1);
+    for (size_t at = 0; at < rows.size(); at += static_cast<size_t>(value_bytes)) {
+      uint32_t value = 0, pooled = 0;
+      std::memcpy(&value, rows.data() + at, static_cast<size_t>(value_bytes));
+      std::memcpy(&pooled, same.data() + at, static_cast<size_t>(value_bytes));
+      CHECK(pooled == value || pooled == CanonicalNan(type));
+    }
+  }
+}
+
 template <typename RandomCodec>
 void CheckRandomCodecs(uint64_t seed, int rounds) {
   Random random(seed);
@@ -223,6 +263,7 @@ void CheckRandomCodecs(uint64_t seed, int rounds) {
     const int32_t slot_bytes = static_cast<int32_t>(random.Between(least, codec.row_bytes + codec.row_bytes / 4));
     const Stored stored = CheckRoundTrip(random, codec, rows, slot_bytes, 1);
     CheckRoundTrip(random, codec, rows, codec.row_bytes, 1);
+    CheckPools(random, codec, rows, stored);
     CheckDamage(random, codec, stored);
     CheckChangingRows(random, codec, rows, slot_bytes);
     CheckWrongOverflowIndices(random, codec, rows, slot_bytes);

@@ -210,7 +210,7 @@ class GpuGather:
             raise ValueError(f"ids: want contiguous int32 or int64, got {ids.dtype} with strides {ids.stride()}")
         if not out.is_contiguous():
             raise ValueError(f"out: want it contiguous, got strides {out.stride()}")
-        stream = _current_stream(device)
+        stream = current_stream(device)
         where = ids.data_ptr(), ids.dtype is torch.int64, ids.numel(), out.data_ptr(), out.nbytes, ordered, max_blocks
         scratch_bytes = self._plan.gather(*where, 0, 0, stream.cuda_stream)
         while scratch_bytes:
@@ -285,7 +285,7 @@ class Remap(NamedTuple):
 _streams: dict[tuple[int | None, int], torch.cuda.Stream] = {}
 
 
-def _current_stream(device: torch.device) -> torch.cuda.Stream:
+def current_stream(device: torch.device) -> torch.cuda.Stream:
     """As torch.cuda.current_stream, which makes a new object each time: that takes as long as half of a launch."""
     handle = device.index, torch._C._cuda_getCurrentRawStream(device.index)
     stream = _streams.get(handle)

@@ -85,6 +85,14 @@ def bow_words() -> list[str]:
     return bytes(_load_arrays()["vocabulary"]).decode().split("\n")[:BOW_WORDS]
 
 
+def glosses() -> list[str]:
+    """Returns the gloss of each node: its words, lower-case, joined by spaces."""
+    arrays = _load_arrays()
+    words = np.array(bytes(arrays["vocabulary"]).decode().split("\n"), dtype=object)
+    indptr, ids = arrays["gloss_indptr"], arrays["gloss_word_ids"]
+    return [" ".join(words[ids[first:last]]) for first, last in zip(indptr[:-1], indptr[1:], strict=True)]
+
+
 def find_glove_data() -> Path:
     """Returns the data folder of the installed GloVe package, without importing the package.
 

@@ -131,6 +131,10 @@ class CompressedGPUCache:
             gather.gather(ids_on_gpu(ids, target), out)
         return out
 
+    def gather_on(self, device: torch.device) -> GpuGather:
+        """The kernel's plan for a device: this cache's, or the store's. Call it with the store's `lock` held."""
+        return self._gather if device == self.device else self.store.gather_on(device)
+
     def prepare_update(
         self, ids: torch.Tensor, slots: torch.Tensor, new: CompressedRows, of_store: RowPatch, store: StoreOnGpu
     ) -> CacheUpdate:

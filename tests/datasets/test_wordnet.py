@@ -94,6 +94,13 @@ def test_gloss_words_are_those_of_the_text(arrays, vocabulary):
     assert [vocabulary[word] for word in gloss_word_ids(arrays, 0)] == re.findall("[a-z]+", ENTITY_GLOSS)
 
 
+def test_glosses(arrays, vocabulary):
+    found = wordnet.glosses()
+    assert len(found) == len(arrays["labels"])
+    for node in (0, 1000, len(found) - 1):
+        assert found[node].split() == [vocabulary[word] for word in gloss_word_ids(arrays, node)]
+
+
 def test_graph(glove):
     assert (glove.name, glove.num_nodes, glove.num_classes) == ("wordnet-glove", NUM_NODES, 45)
     assert glove.src.dtype == glove.dst.dtype == torch.int64

@@ -388,9 +388,9 @@ def test_no_host_sync() -> None:
 
 @pytest.mark.cuda
 def test_leaving_early_waits_for_the_fetches() -> None:
-    from ibp_gnn.gpu.prefetch import _stream_for
+    from ibp_gnn.gpu.prefetch import side_stream
 
-    side = _stream_for(torch.device("cuda", torch.cuda.current_device()))
+    side = side_stream(torch.device("cuda", torch.cuda.current_device()))
     source = Rows(RAW.cuda(), CYCLES)
     batches = random_batches(30)
     for _ in Prefetcher(batches, source, device="cuda", lookahead=2):

@@ -44,6 +44,7 @@ needs_llm = pytest.mark.skipif(
     reason="the extra `llm` is not here",
 )
 needs_gpu = pytest.mark.cuda
+ignores_capacity = pytest.mark.filterwarnings("ignore:capacity '1GB':UserWarning")
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*multi-threaded, use of fork.*:DeprecationWarning",
     "ignore:.*CPU affinity.*",
@@ -237,6 +238,45 @@ def check_decoder(names: Names) -> None:
         assert b"".join(names["read_store"]("other.ibp")) == data.tobytes(), (symbol_bits, per_column)
 
 
+def bag_names(folder: Path) -> Names:
+    module = torch.nn.EmbeddingBag.from_pretrained(features(), mode="sum")
+    names = {"ibp_gnn": ibp_gnn, "device": "cpu", "module": module}
+    return {**names, "ids": IDS[:50], "offsets": torch.tensor([0, 10, 10, 30])}
+
+
+def check_bag(names: Names) -> None:
+    expected = names["module"](names["ids"], names["offsets"])
+    assert torch.allclose(names["pooled"], expected, rtol=1e-5, atol=1e-3)
+    assert_bitwise_equal(names["rows"], features()[names["ids"]])
+
+
+def collection_names(folder: Path) -> Names:
+    names = {"ibp_gnn": ibp_gnn, "torch": torch, "device": "cpu", "users": features(), "items": features()[:100]}
+    ids = {"user_ids": IDS[:6].view(2, 3), "bought_ids": torch.tensor([[1], [2]])}
+    return {**names, **ids, "clicked_ids": torch.arange(5), "clicked_offsets": torch.tensor([0, 5])}
+
+
+def check_collection(names: Names) -> None:
+    clicked = features()[:5].sum(0)
+    expected = torch.cat([features()[names["user_ids"]].sum(1), torch.stack([clicked, 0 * clicked])], dim=1)
+    assert torch.allclose(names["x"][:, :32], expected, rtol=1e-5, atol=1e-3)
+    assert_bitwise_equal(names["x"][:, 32:].contiguous(), features()[[1, 2]])
+
+
+def serving_names(folder: Path) -> Names:
+    tables = {"user": features(), "item": features() + 1}
+    batches = [{name: torch.randint(0, NUM_NODES, (900, 5)) for name in tables} for _ in range(3)]
+    counts = {name: torch.arange(NUM_NODES) for name in tables}
+    new = {"new_ids": torch.arange(7), "new_rows": features()[20:27]}
+    return {"ibp_gnn": ibp_gnn, "tables": tables, "counts": counts, "batches": batches, **new}
+
+
+def check_serving(names: Names) -> None:
+    user = ibp_gnn.CompressedEmbeddingBag.from_pretrained(features(), mode="sum", progress=False)
+    assert_bitwise_equal(names["pooled"]["user"].contiguous(), user(names["batches"][-1]["user"]))
+    assert_bitwise_equal(names["bags"].to_dense()["item"][:7], names["new_rows"])
+
+
 @dataclasses.dataclass(frozen=True)
 class Example:
     names: Callable[[Path], Names]
@@ -361,6 +401,9 @@ EXAMPLES = {
     "gpu-prefetch": Example(prefetch_names, check_prefetch, (needs_gpu,)),
     "distributed-partitions": Example(partition_names, check_partitions, (needs_dgl,)),
     "distributed-client": Example(client_names, check_client, (needs_dgl,)),
+    "dlrm-bag": Example(bag_names, check_bag),
+    "dlrm-collection": Example(collection_names, check_collection),
+    "dlrm-serving": Example(serving_names, check_serving, (needs_gpu, ignores_capacity)),
     "store-files": Example(file_names, check_file),
     "llm-weights": Example(llm_names, check_tokens, (needs_llm,)),
     "llm-checkpoint": Example(llm_names_with_accelerate, check_model, (needs_llm,)),

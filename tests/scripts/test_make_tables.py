@@ -60,6 +60,8 @@ def test_needs_python_alone() -> None:
         ("versions", lambda record: record.update(after="another"), "benchmarks.md"),
         ("cache_tiers", lambda record: record["traces"][1].update(accesses=1), "distributed.md"),
         ("codec_sizes", double_store_shares, "distributed.md"),
+        ("dlrm", lambda record: record["cases"][0]["ratios"][0]["ms"].update(ours_vs_cpu=9999.0), "dlrm.md"),
+        ("dlrm", lambda record: record["config"].update(data="minilm_embeddings"), "dlrm.md"),
     ],
 )
 def test_check_finds_another_result(

@@ -68,14 +68,21 @@ std::optional<GatherKernel> KernelOfForm(const DictLayout& layout, const RowsToG
   return KernelOfForm<Float, Form>(layout, lead_bytes, rows.out_alignment);
 }
 
+// Whether values of this type are cut, and coded, in the way that the fast kernels know.
+template <typename Float>
+bool TakesLayout(const DeviceDictCodec& codec) {
+  const DictLayout& layout = codec.layout;
+  return layout.value_bits == 8 * static_cast<int32_t>(sizeof(typename Float::Word)) &&
+         layout.low_bits() == Float::kLowBits && layout.trim_bits == 0 &&
+         (layout.code_bits == 2 || layout.code_bits == 3) && codec.packed_dev;
+}
+
 template <typename Float>
 std::optional<GatherKernel> ChooseDictLanes(const DeviceDictCodec& codec, const GatherRequest& request,
                                             int out_alignment) {
   const DictLayout& layout = codec.layout;
   const RowsToGather rows(request, out_alignment);
-  if (layout.value_bits != 8 * static_cast<int32_t>(sizeof(typename Float::Word)) ||
-      layout.low_bits() != Float::kLowBits || layout.trim_bits != 0 ||
-      (layout.code_bits != 2 && layout.code_bits != 3) || !codec.packed_dev || !rows.aligned ||
+  if (!TakesLayout<Float>(codec) || !rows.aligned ||
       out_alignment % static_cast<int>(sizeof(typename Float::Word)) != 0) {
     return std::nullopt;
   }

@@ -1,0 +1,1 @@
+"""Frozen embedding tables, compressed: looked up and pooled, on the CPU and on GPUs."""
