@@ -213,7 +213,7 @@ class CompressedFeature(gb.Feature):
         if isinstance(self.source, TensorSource):
             return self.source.tensor.is_pinned()
         store = store_of(self.source)
-        return store is not None and store.is_pinned
+        return store is not None and store.is_pinned()
 
     def to(self, device: torch.device | str) -> CompressedFeature:
         """This feature with all of its rows in the memory of a device, compressed.
@@ -265,7 +265,7 @@ class GraphBoltFeatureStore(gb.BasicFeatureStore):
         layout: Layout = "compact",
         pin: bool | str = "auto",
         device: torch.device | str | None = None,
-        progress: bool = True,
+        progress: bool | None = None,
     ) -> None:
         """Compresses features.
 

@@ -67,7 +67,7 @@ class PyGFeatureStore(FeatureStore):
         layout: Layout = "compact",
         pin: bool | str = "auto",
         device: torch.device | str | None = None,
-        progress: bool = True,
+        progress: bool | None = None,
         tensor_attr_cls: type[TensorAttr] | None = None,
     ) -> None:
         """Compresses features. A tensor that cannot be compressed, such as a complex one, or one without rows, stays as
