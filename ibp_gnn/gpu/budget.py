@@ -62,7 +62,7 @@ def share_budget(
     """
     target = resolve_device(device, torch.device("cuda"))
     if target.type != "cuda":
-        raise ValueError(f"device: want cuda, got {target}")
+        raise ValueError(f"device: want cuda, got {target}; on the CPU the stores themselves are the sources")
     num_rows, nbytes = sum(len(store) for store in stores.values()), sum(store.nbytes for store in stores.values())
     limit, most_rows = parse_capacity(capacity, num_rows=num_rows, store_bytes=nbytes, device=target)
     plans = plan_caches(stores, limit, most_rows, hotness=hotness)

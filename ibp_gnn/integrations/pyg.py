@@ -22,6 +22,7 @@ those in a store of their own, and read it by the edges of each batch:
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -29,18 +30,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._install import install_command
 from ..codec.codec import Codec
-from ..codec.values import as_ids
+from ..codec.values import as_ids, check_device
 from ..store.feature_store import Layout
 from ..store.row_source import RowSource, is_row_source
 from .sources import are_rows_of, hold, is_array, replace_rows, write_rows
 
 try:
     from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
+    from torch_geometric.sampler import NeighborSampler as _PyGSampler
 except ModuleNotFoundError as error:
     missing = (error.name or "a package").split(".")[0]
     raise ImportError(
-        f"ibp_gnn.pyg needs {missing}, which is not installed. Run: pip install 'ibp-gnn[pyg]'", name=missing
+        f"ibp_gnn.pyg needs {missing}, which is not installed. Run: {install_command('pyg')}", name=missing
     ) from error
 
 __all__ = ["PyGFeatureStore"]
@@ -90,11 +93,14 @@ class PyGFeatureStore(FeatureStore):
         Raises:
             TypeError: other features and rows.
             ValueError: malformed keys, other numbers of rows in a group, features of edges.
+            RuntimeError: a GPU that torch cannot use.
         """
         super().__init__(tensor_attr_cls)
         self._features: dict[FeatureKey, RowSource] = {}
         self._build = {"codec": codec, "layout": layout, "pin": pin, "progress": progress}
         self._device = None if device is None else torch.device(device)
+        if self._device is not None:
+            check_device(self._device)
         for key, rows in _collect(features).items():
             self._features[key] = self._new_feature(key, rows)
 
@@ -383,3 +389,30 @@ def _ids_of(index: Any, num_rows: int) -> torch.Tensor:
             raise IndexError(f"index: want a mask of shape [{num_rows}], got {list(index.shape)}")
         return index.nonzero().view(-1)
     return index
+
+
+def _explain_missing_sizes() -> None:
+    """PyG's NeighborLoader wants the size of a homogeneous graph's edges from its graph store, and says
+    "'NoneType' object is not iterable" where there is none."""
+    init = _PyGSampler.__init__
+
+    @functools.wraps(init)
+    def checked(self: Any, data: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], PyGFeatureStore):
+            _check_sizes(data[1])
+        init(self, data, *args, **kwargs)
+
+    _PyGSampler.__init__ = checked
+
+
+def _check_sizes(graph: Any) -> None:
+    for attr in graph.get_all_edge_attrs():
+        if attr.edge_type is None and (attr.size is None or None in attr.size):
+            raise ValueError(
+                f"NeighborLoader: want the size of the graph's edges, got {attr.size}; put them in with it: "
+                'graph.put_edge_index(edge_index, layout="coo", size=(num_nodes, num_nodes)). NodeLoader with '
+                "ibp_gnn.pyg.NeighborSampler(graph, ...) does not need it"
+            )
+
+
+_explain_missing_sizes()

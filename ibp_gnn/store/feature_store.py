@@ -33,7 +33,6 @@ from .shared_rows import SharedRows
 from .tensor_like import TensorLike
 from .updates import RowWriter, StoreCache, StoreOnGpu, UndoError, write_all
 
-
 _logger = logging.getLogger(__name__)
 
 
@@ -46,9 +45,9 @@ class _OnGpu(NamedTuple):
 
 class CompressedFeatureStore(TensorLike):
     """Compressed rows of one dtype and shape, by id. Make it with `build` or `load`. A RowSource; a context manager;
-    picklable (with its rows, or the name of its file). Safe to read from several threads, also while one updates. It has
-    the sizes of a tensor, and an index decodes rows: `store[ids]`, `store[3]`, `store[1:5]`, `store[mask]`.
-    `np.asarray(store)` decodes all rows.
+    picklable (with its rows, or the name of its file). Safe to read from several threads, also while one updates. Sizes
+    are those of a tensor, and an index decodes rows: `store[ids]`, `store[3]`, `store[1:5]`, `store[mask]`.
+    `np.asarray(store)` and `torch.as_tensor(store)` decode all. `save` and `load` keep it in a file.
 
     Between processes: multiprocessing (arguments of a process, queues, pipes) sends no copy. Rows in memory move, the
     first time, to memory that the processes map together (ibp_gnn/store/shared_rows.py); CUDA graphs with gathers have
@@ -67,9 +66,7 @@ class CompressedFeatureStore(TensorLike):
         True
     """
 
-    _INTERNAL = frozenset(
-        "add_cache remove_cache copy_of overflows gather_on mapped_rows to_slots can_map".split()
-    )
+    _INTERNAL = frozenset("add_cache remove_cache copy_of overflows gather_on mapped_rows to_slots can_map".split())
 
     def __new__(cls, *parts: Any, **named: Any) -> CompressedFeatureStore:
         """Refuses what is no part of a store, features for one. (Unpickling calls it without arguments.)"""
@@ -153,8 +150,8 @@ class CompressedFeatureStore(TensorLike):
 
         Args:
             features: [n, *row_shape] tensor, NumPy array or memmap, n >= 0; read twice: once for the sizes, once to
-                compress, so that memory stays bounded by the result and a chunk. Of a tensor that needs grad, the values
-                of this moment: no gradient goes through a store.
+                compress, so that memory stays bounded by the result and a chunk. Of a tensor that needs grad, the
+                values of this moment: no gradient goes through a store.
             codec: a name, fitted on a sample here, or a fitted Codec of the same dtype and row shape.
             layout: "compact" = slots of the length that makes slots and overflow rows smallest; "inplace" = slots as
                 long as a raw row.
@@ -762,6 +759,20 @@ class CompressedFeatureStore(TensorLike):
 
 
 ForkingPickler.register(CompressedFeatureStore, CompressedFeatureStore._reduce_for_processes)
+
+
+def _refuse_weights_only(cls: type) -> None:
+    raise TypeError(
+        "torch.load makes nothing but tensors of a file, unless it may run code (weights_only=False), and this one holds "
+        "a pickled CompressedFeatureStore. store.save(path) and CompressedFeatureStore.load(path) keep a store in a file "
+        "that may come from anyone"
+    )
+
+
+if hasattr(torch.serialization, "add_safe_globals"):  # what torch.load finds under this name, to refuse it by
+    torch.serialization.add_safe_globals(
+        [type("CompressedFeatureStore", (), {"__module__": __name__, "__new__": _refuse_weights_only})]
+    )
 
 
 def _parts(held: HeldFile) -> dict[str, Any]:

@@ -80,6 +80,7 @@ class TensorLike(abc.ABC):
         x[mask], x[ids, 0]. Only these are decoded. They are a new tensor, on the ids' device if that is a GPU, else on
         `device`. Negative numbers count from the end. Ids on a GPU are checked, so the host waits for them; `gather`
         does not wait. Raises IndexError and TypeError."""
+        key = _as_tensor(key) if isinstance(key, (list, range)) else key
         split = split_index(key, self.shape[0])
         if split is None:
             self._check_index(key)
@@ -138,3 +139,14 @@ class TensorLike(abc.ABC):
             for name in super().__dir__()
             if name not in self._INTERNAL and (not name.startswith("_") or name.startswith("__"))
         )
+
+
+def _as_tensor(ids: list[Any] | range) -> torch.Tensor:
+    """A list or range of ids, or of truth values, as an index. (torch takes floats in a list, and cuts them off.)"""
+    try:
+        array = np.asarray(ids, dtype=None if len(ids) else np.int64)
+    except ValueError:  # ragged
+        array = np.empty(0, object)
+    if array.dtype.kind not in "biu":
+        raise IndexError(f"index: want a list of integers, or of truth values, got {ids!r:.100}")
+    return torch.tensor(array if array.dtype == np.bool_ else array.astype(np.int64), device="cpu")

@@ -406,5 +406,7 @@ def pick_device(wanted: str) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ConfigError(f"device: want {wanted}, but torch {torch.__version__} sees no usable CUDA device")
+        raise ConfigError(
+            f"device: want {wanted}, but torch {torch.__version__} sees no usable CUDA device; device=cpu needs none"
+        )
     return torch.device("cuda", torch.cuda.current_device())
