@@ -93,7 +93,7 @@ class CompressedGPUCache(TensorLike):
             )
             self._parts: Parts | None = Parts(writer, gather, mapped.bitmask, place)
             store.add_cache(self)
-        _logger.info("made %s", self)
+        _logger.debug("made %s", self)
 
     def _places(self, cached: torch.Tensor) -> torch.Tensor | None:
         """cached: the ids of the cached rows. Returns where the row of each id lies, for GpuGather."""

@@ -22,7 +22,6 @@ those in a store of their own, and read it by the edges of each batch:
 from __future__ import annotations
 
 import copy
-import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +38,6 @@ from .sources import are_rows_of, hold, is_array, replace_rows, write_rows
 
 try:
     from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
-    from torch_geometric.sampler import NeighborSampler as _PyGSampler
 except ModuleNotFoundError as error:
     missing = (error.name or "a package").split(".")[0]
     raise ImportError(
@@ -389,30 +387,3 @@ def _ids_of(index: Any, num_rows: int) -> torch.Tensor:
             raise IndexError(f"index: want a mask of shape [{num_rows}], got {list(index.shape)}")
         return index.nonzero().view(-1)
     return index
-
-
-def _explain_missing_sizes() -> None:
-    """PyG's NeighborLoader wants the size of a homogeneous graph's edges from its graph store, and says
-    "'NoneType' object is not iterable" where there is none."""
-    init = _PyGSampler.__init__
-
-    @functools.wraps(init)
-    def checked(self: Any, data: Any, *args: Any, **kwargs: Any) -> None:
-        if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], PyGFeatureStore):
-            _check_sizes(data[1])
-        init(self, data, *args, **kwargs)
-
-    _PyGSampler.__init__ = checked
-
-
-def _check_sizes(graph: Any) -> None:
-    for attr in graph.get_all_edge_attrs():
-        if attr.edge_type is None and (attr.size is None or None in attr.size):
-            raise ValueError(
-                f"NeighborLoader: want the size of the graph's edges, got {attr.size}; put them in with it: "
-                'graph.put_edge_index(edge_index, layout="coo", size=(num_nodes, num_nodes)). NodeLoader with '
-                "ibp_gnn.pyg.NeighborSampler(graph, ...) does not need it"
-            )
-
-
-_explain_missing_sizes()

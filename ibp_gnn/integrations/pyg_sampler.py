@@ -10,6 +10,8 @@ import torch
 from torch_geometric.data import GraphStore, HeteroData
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
 
+from .pyg_errors import check_has_no_stores
+
 __all__ = ["NeighborSampler"]
 
 EdgeType = tuple[str, str, str]
@@ -41,11 +43,13 @@ class NeighborSampler(BaseSampler):
             num_neighbors: for every hop from the seed nodes on, how many; -1: all. Of a dict, one entry an edge type.
 
         Raises:
-            TypeError: a graph that is no GraphStore, or num_neighbors that are no lists of whole numbers.
+            TypeError: a graph that is no GraphStore, or num_neighbors that are no lists of whole numbers, or a store in the
+                place of a feature of the graph.
             ValueError: num_neighbors do not fit the graph.
         """
         if not isinstance(graph, GraphStore):
             raise TypeError(f"graph: want a GraphStore, such as Data or HeteroData, got {type(graph).__name__}")
+        check_has_no_stores(graph)
         rows, colptrs, permutations = graph.csc()
         self.is_hetero = isinstance(rows, dict)
         if not self.is_hetero:

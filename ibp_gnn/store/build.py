@@ -114,8 +114,8 @@ def warn_if_larger(nbytes: int, raw_nbytes: int, *, stacklevel: int) -> None:
     """For whoever builds a store of these bytes. stacklevel: as for `warnings.warn` of the caller."""
     if nbytes > raw_nbytes > 0:
         warnings.warn(
-            f"compressing does not pay here: the store takes {nbytes:,} bytes, the raw rows {raw_nbytes:,}. Few rows and "
-            "incompressible ones are better left as they are (`ibp-gnn analyze` says what a codec saves)",
+            f"compressing does not pay here: the store takes {nbytes:,} bytes, the raw rows {raw_nbytes:,}. Few rows "
+            "and incompressible ones are better left as they are (`ibp-gnn analyze` says what a codec saves)",
             stacklevel=stacklevel + 1,
         )
 
@@ -132,8 +132,8 @@ def choose_slot_bytes(histogram: torch.Tensor, layout: Layout) -> int:
 
 
 def size(job: Job, chunks: Chunks, bar: tqdm, slot_of: np.ndarray | None = None) -> tuple[Plan, np.ndarray]:
-    """chunks: all rows; in the order of the slots, or slot_of says where they go. bar: from `Job.bar`. Returns the plan,
-    and each slot's payload length, clamped to that of a row."""
+    """chunks: all rows; in the order of the slots, or slot_of says where they go. bar: from `Job.bar`. Returns the
+    plan, and each slot's payload length, clamped to that of a row."""
     row_bytes = job.codec.row_bytes
     lengths = np.empty(job.num_rows, np.uint16 if row_bytes < 1 << 16 else np.int32)
     histogram = torch.zeros(row_bytes + 1, dtype=torch.int64, device="cpu")

@@ -173,7 +173,7 @@ class CompressedFeatureStore(TensorLike):
         job = Job.check(features, codec, layout, order, chunk_rows, progress)
         rows, lead_bytes = build_in_memory(job)
         store = cls(job.codec, rows, lead_bytes, pin, job.slot_of, layout=layout)
-        _logger.info("built %s", store)
+        _logger.debug("built %s", store)
         warn_if_larger(store.nbytes, store.raw_nbytes, stacklevel=2)
         return store
 
@@ -763,9 +763,9 @@ ForkingPickler.register(CompressedFeatureStore, CompressedFeatureStore._reduce_f
 
 def _refuse_weights_only(cls: type) -> None:
     raise TypeError(
-        "torch.load makes nothing but tensors of a file, unless it may run code (weights_only=False), and this one holds "
-        "a pickled CompressedFeatureStore. store.save(path) and CompressedFeatureStore.load(path) keep a store in a file "
-        "that may come from anyone"
+        "torch.load makes nothing but tensors of a file, unless it may run code (weights_only=False), and this one "
+        "holds a pickled CompressedFeatureStore. store.save(path) and CompressedFeatureStore.load(path) keep a store in "
+        "a file that may come from anyone"
     )
 
 
