@@ -63,8 +63,9 @@ class Job:
         if layout not in ("compact", "inplace"):
             raise ValueError(f"layout: want 'compact' or 'inplace', got {layout!r}")
         if not isinstance(features, (np.ndarray, torch.Tensor)):
-            as_tensor(features, "features")  # raises
+            as_tensor(features, "features")  # raises, as below
         check_row_shape(tuple(features.shape), "features")
+        as_tensor(features[:0] if isinstance(features, np.ndarray) else features, "features")  # raises
         if isinstance(codec, str):
             sample = features if len(features) else _row_of_zeros(as_tensor(features, "features"))
             codec = fit_codec(sample, codec, layout)

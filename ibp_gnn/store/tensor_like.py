@@ -86,23 +86,24 @@ class TensorLike(abc.ABC):
             self._check_index(key)
             return self._all_rows(self.device)[key]
         ids, local = split
-        rows = self.gather(ids.reshape(-1), ids.device if ids.is_cuda else self.device)
+        rows = self.gather(ids.reshape(-1), device=ids.device if ids.is_cuda else self.device)
         return rows[local] if local else rows.view(*ids.shape, *rows.shape[1:])
 
     def _check_index(self, key: Any) -> None:
         """Raises what torch does, before all rows are decoded in vain."""
+        wanted = f"index: want numbers, slices, lists, ranges, masks, int32 or int64 ids, got {key!r:.100}"
+        if isinstance(key, (str, bytes)):  # sequences, to torch
+            raise TypeError(wanted)
         try:
             _ = torch.empty(1, dtype=torch.bool, device="cpu").expand(self.shape)[key]
         except (IndexError, TypeError) as error:
-            raise type(error)(
-                f"index: want numbers, slices, lists, ranges, masks, int32 or int64 ids, got {key!r:.100} ({error})"
-            ) from None
+            raise type(error)(f"{wanted} ({error})") from None
 
     def __setitem__(self, key: Any, rows: Any) -> None:
         raise TypeError(f"want update(ids, rows) to write rows of a {type(self).__name__}, got an assignment")
 
     def _all_rows(self, device: torch.device) -> torch.Tensor:
-        return self.gather(torch.arange(self.shape[0], device="cpu"), device)
+        return self.gather(torch.arange(self.shape[0], device="cpu"), device=device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """For np.asarray, np.save and their kind: all rows, decoded."""
