@@ -159,26 +159,32 @@ class Codec:
 
     @property
     def kind(self) -> str:
+        """Name of the codec: "dict", "ibp" or one that was added."""
         return self.form.kind
 
     @property
     def mask(self) -> np.ndarray:
+        """Of "ibp": [words], the invariant bits of each column."""
         return cast(np.ndarray, self._shown("mask"))
 
     @property
     def bitval(self) -> np.ndarray:
+        """Of "ibp": [words], the values of these bits."""
         return cast(np.ndarray, self._shown("bitval"))
 
     @property
     def threshold(self) -> float:
+        """Of "ibp": the share of sampled rows that agree on these bits."""
         return cast(float, self._shown("threshold"))
 
     @property
     def word_bits(self) -> int:
+        """Of "ibp": bits of a word."""
         return cast(int, self._shown("word_bits"))
 
     @property
     def words_per_chunk(self) -> int:
+        """Of "ibp": words that share a participation bit."""
         return cast(int, self._shown("words_per_chunk"))
 
     def _shown(self, name: str) -> Any:

@@ -13,8 +13,8 @@ from .pyg import PyGFeatureStore
 
 
 def check_has_no_stores(graph: Any) -> None:
-    """Raises TypeError for a Data or HeteroData with a store among its attributes: PyG's loaders copy it to each batch as
-    it is."""
+    """Raises TypeError for a Data or HeteroData with a store among its attributes: PyG's loaders copy it to each batch
+    as it is."""
     if not isinstance(graph, (Data, HeteroData)):
         return
     for part in graph.stores:

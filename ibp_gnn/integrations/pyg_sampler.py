@@ -43,8 +43,8 @@ class NeighborSampler(BaseSampler):
             num_neighbors: for every hop from the seed nodes on, how many; -1: all. Of a dict, one entry an edge type.
 
         Raises:
-            TypeError: a graph that is no GraphStore, or num_neighbors that are no lists of whole numbers, or a store in the
-                place of a feature of the graph.
+            TypeError: a graph that is no GraphStore, or has a store for a feature; num_neighbors that are no lists of
+                whole numbers.
             ValueError: num_neighbors do not fit the graph.
         """
         if not isinstance(graph, GraphStore):

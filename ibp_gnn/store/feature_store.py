@@ -764,8 +764,8 @@ ForkingPickler.register(CompressedFeatureStore, CompressedFeatureStore._reduce_f
 def _refuse_weights_only(cls: type) -> None:
     raise TypeError(
         "torch.load makes nothing but tensors of a file, unless it may run code (weights_only=False), and this one "
-        "holds a pickled CompressedFeatureStore. store.save(path) and CompressedFeatureStore.load(path) keep a store in "
-        "a file that may come from anyone"
+        "holds a pickled CompressedFeatureStore. store.save(path) and CompressedFeatureStore.load(path) keep a store "
+        "in a file that may come from anyone"
     )
 
 

@@ -94,7 +94,6 @@ def test_a_build_has_one_bar_over_both_passes(bars: list[Any], tmp_path: Path, m
 
 
 def test_a_build_that_goes_on_counts_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = on_terminal(monkeypatch)
     job = Job.check(torch.zeros(1000, 8), "auto", "compact", None, 64, True)
     with job.bar(is_sized=True, rows_done=640) as bar:
         assert (bar.n, bar.total) == ((1000 + 640) * 32, 2 * 1000 * 32)
