@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from . import _lazy, _renamed
-from .integrations import dgl_compat
+from .integrations import dgl_compat, refused_stores
 
 if TYPE_CHECKING:
     from . import graphbolt as graphbolt
@@ -73,6 +73,7 @@ if importlib.util.find_spec("dgl") is not None:
     __all__ += ["GraphBoltFeatureStore", "attach", "detach", "fetch"]
 
 dgl_compat.install()
+refused_stores.install()
 
 
 if not TYPE_CHECKING:  # which would find every name there

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _renamed
+from .integrations import pyg_errors as pyg_errors  # PyG's errors change with it
 from .integrations.pyg import PyGFeatureStore
 from .integrations.pyg_sampler import NeighborSampler
 

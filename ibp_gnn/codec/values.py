@@ -167,17 +167,16 @@ def resolve_device(device: torch.device | str | None, default: torch.device) -> 
     if (device is None or device == default) and default.type == "cuda" and default.index is not None:
         return default  # the usual call, in a third of the time
     resolved = default if device is None else torch.device(device)
-    check_device(resolved)
+    if resolved.type not in ("cpu", "cuda"):
+        raise ValueError(f"device: want cpu or cuda, got {resolved}")
+    check_gpu(resolved)
     if resolved.type == "cuda" and resolved.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return resolved
 
 
-def check_device(device: torch.device) -> None:
-    """Raises ValueError for a device other than cpu and cuda, and RuntimeError for a GPU where torch has none. Does not
-    initialise CUDA."""
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device: want cpu or cuda, got {device}")
+def check_gpu(device: torch.device) -> None:
+    """Raises RuntimeError for a GPU where torch has none. Does not initialise CUDA."""
     if device.type == "cuda" and not torch.cuda.is_initialized() and not torch.cuda.is_available():
         raise RuntimeError(
             f"device: want one that torch can use, got {device}; torch.cuda.is_available() is False. Without a GPU: "

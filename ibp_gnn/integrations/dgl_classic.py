@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from ..codec.values import check_device
+from ..codec.values import check_gpu
 from ..store.row_source import RowSource, is_row_source
 from .dgl_compat import import_dgl
 
@@ -91,7 +91,7 @@ def attach(
         raise ValueError(f"source: want {num_rows} rows, the graph's {what}, got {source.shape[0]}")
     fetch_device = None if device is None else torch.device(device)
     if fetch_device is not None:
-        check_device(fetch_device)
+        check_gpu(fetch_device)
     column = SourceColumn(SourceHandle(source), fetch_device=fetch_device)
     if g.device.type != "cpu":
         column.device = (g.device, {})  # as if it had been attached before g.to(device)

@@ -10,8 +10,6 @@ needs that library. `install()` therefore registers an import hook for the one n
 * a package that GraphBolt needs is missing as well: `dgl.graphbolt` becomes a stub whose attributes raise
   ImportError with the reason.
 
-A second thing that the hook does: `graph.ndata[key] = store` names `ibp_gnn.attach`.
-
 The hook must be in place before `import dgl`, so `import ibp_gnn` installs it. Installing it imports
 neither dgl nor torch.
 """
@@ -19,7 +17,6 @@ neither dgl nor torch.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -34,7 +31,6 @@ from .._install import install_command
 from .ogb_import import without_version_check
 
 _GRAPHBOLT = "dgl.graphbolt"
-_VIEW = "dgl.view"  # of `graph.ndata` and `graph.edata`
 _NATIVE_LIBRARY = "graphbolt_pytorch_"  # then a torch version: libgraphbolt_pytorch_2.2.1.so
 _STUB_REASON = "__ibp_gnn_stub_reason__"
 
@@ -45,8 +41,6 @@ def install() -> None:
     # By name, not isinstance: a reload of this module makes a second class.
     if not any((type(f).__module__, type(f).__qualname__) == wanted for f in sys.meta_path):
         sys.meta_path.insert(0, GraphBoltFinder())
-    if hasattr(sys.modules.get(_VIEW), "HeteroNodeDataView"):  # DGL was imported first
-        _name_attach(sys.modules[_VIEW])
 
 
 def import_dgl() -> ModuleType:
@@ -116,14 +110,14 @@ def graphbolt_is_native() -> bool:
 
 
 class GraphBoltFinder(importlib.abc.MetaPathFinder):
-    """Wraps the loaders of `dgl.graphbolt` and `dgl.view`, and notices that of `dgl`; other names pass by."""
+    """Wraps the loader of `dgl.graphbolt`, and notices the import of `dgl`; every other name passes by."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname == "dgl":
             _set_default_backend()
-        if fullname not in _LOADERS:
+        if fullname != _GRAPHBOLT:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -131,7 +125,7 @@ class GraphBoltFinder(importlib.abc.MetaPathFinder):
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _LOADERS[fullname](spec.loader)
+                    spec.loader = _GraphBoltLoader(spec.loader)
                 return spec
         return None
 
@@ -162,51 +156,6 @@ class _GraphBoltLoader(importlib.abc.Loader):
                 _make_stub(module, error)
                 if library.broken:
                     warnings.warn(f"{_GRAPHBOLT} is unavailable: {error}", RuntimeWarning, stacklevel=2)
-
-
-class _ViewLoader(importlib.abc.Loader):
-    """Runs the real module, then makes its views refuse stores."""
-
-    def __init__(self, inner: importlib.abc.Loader) -> None:
-        self.inner = inner
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self.inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self.inner
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.inner
-        self.inner.exec_module(module)
-        _name_attach(module)
-
-
-_LOADERS = {_GRAPHBOLT: _GraphBoltLoader, _VIEW: _ViewLoader}
-
-
-def _name_attach(view: ModuleType) -> None:
-    """`graph.ndata["feat"] = store` raises TypeError, with the way to do it. DGL would take the store for a tensor, and
-    fail much later."""
-    for name in ("HeteroNodeDataView", "HeteroEdgeDataView"):
-        cls = getattr(view, name, None)
-        if cls is not None and not hasattr(cls.__setitem__, "__wrapped__"):
-            cls.__setitem__ = _refusing_stores(cls.__setitem__)
-
-
-def _refusing_stores(set_item: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
-    @functools.wraps(set_item)
-    def checked(self: Any, key: str, value: Any) -> None:
-        from ..store.row_source import is_row_source
-
-        for one in value.values() if isinstance(value, dict) else [value]:
-            if is_row_source(one):
-                raise TypeError(
-                    f"graph.ndata[{key!r}], graph.edata[{key!r}]: want a tensor, got a {type(one).__name__}. "
-                    f"ibp_gnn.attach(graph, {key!r}, store) attaches it; ntype= and etype= name nodes or edges"
-                )
-        set_item(self, key, value)
-
-    return checked
 
 
 class _LibraryProbe:

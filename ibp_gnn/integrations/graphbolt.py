@@ -29,7 +29,7 @@ import torch
 
 from .._install import install_command
 from ..codec.codec import Codec
-from ..codec.values import check_device, resolve_device
+from ..codec.values import check_gpu, resolve_device
 from ..gpu.cache import CompressedGPUCache
 from ..store.feature_store import CompressedFeatureStore, Layout
 from ..store.row_source import RowSource, is_row_source
@@ -91,7 +91,7 @@ class CompressedFeature(gb.Feature):
         self._build: dict[str, Any] | None = None  # how its rows were compressed, if a GraphBoltFeatureStore did that
         self._device = None if device is None else torch.device(device)
         if self._device is not None:
-            check_device(self._device)
+            check_gpu(self._device)
 
     def read(self, ids: torch.Tensor | None = None) -> torch.Tensor:
         """Rows by id. To a GPU the work is enqueued on its current stream.

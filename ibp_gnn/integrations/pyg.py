@@ -31,7 +31,7 @@ import torch
 
 from .._install import install_command
 from ..codec.codec import Codec
-from ..codec.values import as_ids, check_device
+from ..codec.values import as_ids, check_gpu
 from ..store.feature_store import Layout
 from ..store.row_source import RowSource, is_row_source
 from .sources import are_rows_of, hold, is_array, replace_rows, write_rows
@@ -98,7 +98,7 @@ class PyGFeatureStore(FeatureStore):
         self._build = {"codec": codec, "layout": layout, "pin": pin, "progress": progress}
         self._device = None if device is None else torch.device(device)
         if self._device is not None:
-            check_device(self._device)
+            check_gpu(self._device)
         for key, rows in _collect(features).items():
             self._features[key] = self._new_feature(key, rows)
 

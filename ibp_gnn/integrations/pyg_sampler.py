@@ -10,8 +10,6 @@ import torch
 from torch_geometric.data import GraphStore, HeteroData
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
 
-from .pyg_errors import check_has_no_stores
-
 __all__ = ["NeighborSampler"]
 
 EdgeType = tuple[str, str, str]
@@ -43,13 +41,11 @@ class NeighborSampler(BaseSampler):
             num_neighbors: for every hop from the seed nodes on, how many; -1: all. Of a dict, one entry an edge type.
 
         Raises:
-            TypeError: a graph that is no GraphStore, or has a store for a feature; num_neighbors that are no lists of
-                whole numbers.
+            TypeError: a graph that is no GraphStore, or num_neighbors that are no lists of whole numbers.
             ValueError: num_neighbors do not fit the graph.
         """
         if not isinstance(graph, GraphStore):
             raise TypeError(f"graph: want a GraphStore, such as Data or HeteroData, got {type(graph).__name__}")
-        check_has_no_stores(graph)
         rows, colptrs, permutations = graph.csc()
         self.is_hetero = isinstance(rows, dict)
         if not self.is_hetero:

@@ -12,7 +12,7 @@ from ibp_gnn.codec.values import (
     SUPPORTED_DTYPES,
     as_ids,
     as_tensor,
-    check_device,
+    check_gpu,
     check_row_shape,
     dtype_from_name,
     num_values,
@@ -257,9 +257,9 @@ def test_the_ways_that_errors_name_keep_all_bits(values):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_names_the_cpu():
-    for check in (lambda: check_device(torch.device("cuda")), lambda: resolve_device("cuda:1", torch.device("cpu"))):
+    for check in (lambda: check_gpu(torch.device("cuda")), lambda: resolve_device("cuda:1", torch.device("cpu"))):
         with pytest.raises(RuntimeError, match=r"is_available\(\) is False. Without a GPU: device='cpu'"):
             check()
-    check_device(torch.device("cpu"))
+    check_gpu(torch.device("cpu"))
     with pytest.raises(ValueError, match="device: want cpu or cuda, got meta"):
-        check_device(torch.device("meta"))
+        resolve_device("meta", CPU)

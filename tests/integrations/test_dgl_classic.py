@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -640,45 +638,6 @@ def test_rows_on_a_gpu_for_a_cpu_graph(attached: Attached) -> None:
     sampler = dgl.dataloading.NeighborSampler([3], prefetch_node_feats=["feat"])
     for nodes, _, blocks in loader(attached.g, SEEDS, sampler, num_workers=2):
         assert_same_bits(blocks[0].srcdata["feat"], attached.x[nodes].to("cuda:0"))
-
-
-def _ndata(g: Any) -> Any:
-    return g.ndata
-
-
-@pytest.mark.parametrize("view", [_ndata, lambda g: g.edata, lambda g: g.nodes["_N"].data, lambda g: g.srcdata])
-def test_assigning_a_source_names_attach(view: Any) -> None:
-    g = graph()
-    rows = torch.zeros(NUM_NODES, 2)
-    store = ibp_gnn.CompressedFeatureStore.build(rows, pin=False, progress=False)
-    for source, name in ((store, "CompressedFeatureStore"), (SOURCE, "TensorSource")):
-        with pytest.raises(TypeError, match=rf"want a tensor, got a {name}. ibp_gnn.attach\(graph, 'feat', store\)"):
-            view(g)["feat"] = source
-        assert "feat" not in view(g)
-    with pytest.raises(TypeError, match="ibp_gnn.attach"):
-        hetero_graph().ndata["feat"] = {"user": store}
-    g.ndata["feat"] = rows
-    assert g.ndata["feat"] is rows
-
-
-def test_views_are_the_same_where_dgl_was_imported_first() -> None:
-    code = """
-import os
-os.environ["DGLBACKEND"] = "pytorch"
-from ibp_gnn.integrations import dgl_compat
-dgl = dgl_compat.import_dgl()
-import sys
-sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, dgl_compat.GraphBoltFinder)]
-for name in ("HeteroNodeDataView", "HeteroEdgeDataView"):
-    view = getattr(dgl.view, name)
-    view.__setitem__ = view.__setitem__.__wrapped__  # as it is without ibp_gnn
-dgl_compat.install()
-dgl_compat.install()
-print([hasattr(getattr(dgl.view, name).__setitem__.__wrapped__, "__wrapped__")
-       for name in ("HeteroNodeDataView", "HeteroEdgeDataView")])
-"""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout == "[False, False]\n", done.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

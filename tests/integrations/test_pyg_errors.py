@@ -7,21 +7,17 @@ import torch
 
 pytest.importorskip("torch_geometric")
 
-from pyg_cases import compressed, plain_data  # noqa: E402
+from pyg_cases import compressed  # noqa: E402
 from torch_geometric.data import Data, HeteroData  # noqa: E402
 from torch_geometric.loader import NeighborLoader  # noqa: E402
 
 import ibp_gnn  # noqa: E402
-from ibp_gnn.integrations.pyg_errors import check_has_no_stores, check_has_sizes  # noqa: E402
+from ibp_gnn.integrations.pyg_errors import check_has_sizes  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without a 'pyg-lib'")
 
 ROWS = torch.randn(40, 3)
 EDGES = torch.randint(0, 40, (2, 90))
-
-
-def store() -> ibp_gnn.CompressedFeatureStore:
-    return ibp_gnn.CompressedFeatureStore.build(ROWS, pin=False, progress=False)
 
 
 @pytest.mark.parametrize("size", [None, (None, 40)])
@@ -41,33 +37,6 @@ def test_a_size_is_enough() -> None:
     hetero = HeteroData()
     hetero["paper", "cites", "paper"].edge_index = EDGES
     check_has_sizes(hetero)  # PyG takes the numbers of nodes from the feature store there
-
-
-def test_a_store_as_a_feature_of_a_graph() -> None:
-    data = plain_data()
-    data.x = store()
-    samplers = (
-        lambda: ibp_gnn.pyg.NeighborSampler(data, [2]),
-        lambda: NeighborLoader(data, [2], input_nodes=torch.arange(4)),
-    )
-    for sample in samplers:
-        with pytest.raises(
-            TypeError, match=r"data.x: want a tensor, got a CompressedFeatureStore.*beside the gr"
-        ) as error:
-            sample()
-        assert 'ibp_gnn.pyg.PyGFeatureStore({"x": store})' in str(error.value)
-    hetero = HeteroData()
-    hetero["paper"].x = store()
-    with pytest.raises(TypeError, match=r'PyGFeatureStore\(\{\("paper", "x"\): store\}\)'):
-        check_has_no_stores(hetero)
-    check_has_no_stores(plain_data())
-
-
-def test_a_store_in_a_layer() -> None:
-    from torch_geometric.nn import SAGEConv
-
-    with pytest.raises(TypeError, match=r"want a tensor, got a CompressedFeatureStore.*not data.x = store"):
-        SAGEConv(3, 2)(store(), EDGES)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
