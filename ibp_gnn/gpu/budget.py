@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 from ..codec.values import resolve_device
@@ -30,7 +31,7 @@ def share_budget(
     stores: Mapping[Key, CompressedFeatureStore],
     capacity: int | float | str,
     *,
-    hotness: Mapping[Key, Any] | None = None,
+    hotness: Mapping[Key, torch.Tensor | np.ndarray] | None = None,
     device: torch.device | str = "cuda",
 ) -> dict[Key, CompressedGPUCache | CompressedFeatureStore]:
     """Caches of several features under one limit of GPU memory: the rows that are read most, whatever feature they are
