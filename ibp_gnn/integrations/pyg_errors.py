@@ -22,9 +22,12 @@ def check_has_sizes(graph: Any) -> None:
             )
 
 
-def _check_in_neighbor_loaders() -> None:
-    """PyG's own sampler raises "'NoneType' object is not iterable"."""
+def check_in_neighbor_loaders() -> None:
+    """From now on PyG's NeighborLoader calls `check_has_sizes` where it is given a PyGFeatureStore. (By itself it raises
+    "'NoneType' object is not iterable".) Idempotent."""
     init = NeighborSampler.__init__
+    if hasattr(init, "_ibp_gnn_checks"):
+        return
 
     @functools.wraps(init)
     def checked(self: Any, data: Any, *args: Any, **kwargs: Any) -> None:
@@ -32,8 +35,5 @@ def _check_in_neighbor_loaders() -> None:
             check_has_sizes(data[1])
         init(self, data, *args, **kwargs)
 
+    checked._ibp_gnn_checks = True  # type: ignore[attr-defined]
     NeighborSampler.__init__ = checked
-
-
-if not hasattr(NeighborSampler.__init__, "__wrapped__"):
-    _check_in_neighbor_loaders()

@@ -176,7 +176,8 @@ class Inference:
         config = self.config
         loader = make_full_loader(self.graph, ids, batch_size=config.batch_size, workers=config.workers)
         name = f"layer {number + 1}/{self.num_layers}"
-        with tqdm(total=len(ids), desc=name, unit="node", unit_scale=True, disable=not self.show_progress) as bar:
+        options = {"unit": "node", "unit_scale": True, "delay": 1, "disable": not self.show_progress}
+        with tqdm(total=len(ids), desc=name, **options) as bar:
             for input_nodes, output_nodes, block in loader:
                 mark("sample")
                 x = source.gather(copy_async(input_nodes, self.device), device=self.device)

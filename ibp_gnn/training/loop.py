@@ -265,7 +265,7 @@ class Run:
 
     def _progress(self, name: str, ids: torch.Tensor) -> tqdm:
         steps = -(-len(ids) // self.config.train.batch_size)
-        return tqdm(total=steps, desc=name, unit="step", leave=False, disable=not self.show_progress)
+        return tqdm(total=steps, desc=name, unit="step", leave=False, delay=1, disable=not self.show_progress)
 
 
 def run(
