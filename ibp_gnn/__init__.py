@@ -16,6 +16,7 @@ from . import _lazy, _renamed
 from .integrations import dgl_compat, refused_stores
 
 if TYPE_CHECKING:
+    from . import distdgl as distdgl
     from . import graphbolt as graphbolt
     from . import hotness as hotness
     from . import pyg as pyg

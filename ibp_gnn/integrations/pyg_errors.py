@@ -23,8 +23,8 @@ def check_has_sizes(graph: Any) -> None:
 
 
 def check_in_neighbor_loaders() -> None:
-    """From now on PyG's NeighborLoader calls `check_has_sizes` where it is given a PyGFeatureStore. (By itself it raises
-    "'NoneType' object is not iterable".) Idempotent."""
+    """From now on PyG's NeighborLoader calls `check_has_sizes` where it is given a PyGFeatureStore. (By itself it
+    raises "'NoneType' object is not iterable".) Idempotent."""
     init = NeighborSampler.__init__
     if hasattr(init, "_ibp_gnn_checks"):
         return
