@@ -116,17 +116,18 @@ def to_bytes(rows: torch.Tensor) -> torch.Tensor:
     return rows.contiguous().as_strided((rows.shape[0], size), (size, 1)).view(torch.uint8)
 
 
-def as_ids(ids: Any, name: str = "ids") -> torch.Tensor:
-    """ids: [n] int32/int64 tensor, or NumPy array of these. Returns it as a tensor on its own device."""
+def as_ids(ids: Any, name: str = "ids", advice: str = "") -> torch.Tensor:
+    """ids: [n] int32/int64 tensor, or NumPy array of these. Returns it as a tensor on its own device. advice: what
+    errors end with."""
     if isinstance(ids, np.ndarray) and ids.dtype in (np.int32, np.int64):
         ids = torch.from_numpy(np.require(ids, requirements=("C", "A", "W")))
     if not isinstance(ids, torch.Tensor):
         got = f"numpy {ids.dtype}" if isinstance(ids, np.ndarray) else type(ids).__name__
-        raise TypeError(f"{name}: want an int32 or int64 tensor, got {got}")
+        raise TypeError(f"{name}: want an int32 or int64 tensor, got {got}{advice}")
     if ids.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"{name}: want int32 or int64, got {ids.dtype}")
+        raise TypeError(f"{name}: want int32 or int64, got {ids.dtype}{advice}")
     if ids.ndim != 1:
-        raise ValueError(f"{name}: want shape [n], got {list(ids.shape)}")
+        raise ValueError(f"{name}: want shape [n], got {list(ids.shape)}{advice}")
     return ids.contiguous()
 
 

@@ -14,7 +14,7 @@ from ..codec.gather import GatherStats, GpuGather, Remap, ids_on_gpu
 from ..codec.values import as_ids, check_ids_on_cpu, prepare_out, resolve_device
 from ..store.feature_store import CompressedFeatureStore
 from ..store.order import hottest_first
-from ..store.tensor_like import TensorLike
+from ..store.tensor_like import INDEX_ADVICE, TensorLike
 from ..store.updates import CacheUpdate, RowPatch, RowWriter, StoreOnGpu
 from .capacity import is_share, parse_capacity
 
@@ -136,7 +136,7 @@ class CompressedGPUCache(TensorLike):
             ValueError: an `out` that does not fit, or after `close`.
             RuntimeError: an `out` that needs grad.
         """
-        ids = as_ids(ids)
+        ids = as_ids(ids, advice=INDEX_ADVICE)
         target = resolve_device(device, ids.device)
         if target != self.device:
             return self.store.gather(ids, device=target, out=out)

@@ -30,7 +30,7 @@ from .file.reading import StoreFile
 from .file.writing import save
 from .pinned import PinError, PinnedRows
 from .shared_rows import SharedRows
-from .tensor_like import TensorLike
+from .tensor_like import INDEX_ADVICE, TensorLike
 from .updates import RowWriter, StoreCache, StoreOnGpu, UndoError, write_all
 
 _logger = logging.getLogger(__name__)
@@ -267,7 +267,7 @@ class CompressedFeatureStore(TensorLike):
             RuntimeError: an `out` that needs grad, or a GPU that torch cannot use.
         """
         num_rows = len(self)
-        ids = as_ids(ids)
+        ids = as_ids(ids, advice=INDEX_ADVICE)
         target = resolve_device(device, ids.device)
         if target.type == "cuda":
             self._check_process()  # before torch allocates there, whose message would not say what to do

@@ -10,6 +10,8 @@ import torch
 
 from .row_index import split_index
 
+INDEX_ADVICE = "; an index, x[ids], takes lists, ranges, masks and numbers, too"
+
 
 class TensorLike(abc.ABC):
     """Rows by index, and the sizes of a tensor, for a RowSource. It is no tensor: torch's functions refuse it with the

@@ -127,6 +127,15 @@ def test_sizes_are_those_of_a_tensor(store: CompressedFeatureStore, raw: torch.T
     assert store.stats().misses == 0
 
 
+@pytest.mark.parametrize("ids", [[1, 2], range(3), MASK, torch.tensor(3), 3, torch.tensor([[1]])])
+def test_gather_takes_ids_alone_and_names_the_index(store: CompressedFeatureStore, ids: Any) -> None:
+    with pytest.raises(
+        (TypeError, ValueError), match=r"^ids: want .*, got .*; an index, x\[ids\], takes lists, ranges"
+    ):
+        store.gather(ids)
+    assert len(store[ids]) > 0
+
+
 def test_the_device_is_the_second_argument(store: CompressedFeatureStore, raw: torch.Tensor) -> None:
     ids = torch.tensor([1, 0])
     assert_bitwise_equal(store.gather(ids, "cpu"), raw[ids])
