@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +12,7 @@ from .row_index import split_index
 INDEX_ADVICE = "; an index, x[ids], takes lists, ranges, masks and numbers, too"
 
 
-class TensorLike(abc.ABC):
+class TensorLike:
     """Rows by index, and the sizes of a tensor, for a RowSource. It is no tensor: torch's functions refuse it with the
     way to one, and NumPy's decode all rows."""
 
@@ -23,20 +22,20 @@ class TensorLike(abc.ABC):
     """Where an index puts rows, unless its ids are on a GPU."""
 
     @property
-    @abc.abstractmethod
     def shape(self) -> tuple[int, ...]:
         """(num_rows, *row_shape)."""
+        raise NotImplementedError
 
     @property
-    @abc.abstractmethod
     def dtype(self) -> torch.dtype:
         """Of the rows."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def gather(
         self, ids: torch.Tensor, device: torch.device | str | None = None, *, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """As RowSource.gather."""
+        raise NotImplementedError
 
     @property
     def ndim(self) -> int:
