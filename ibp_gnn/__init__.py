@@ -8,12 +8,19 @@ torch versions that DGL's GraphBolt library was not built for (integrations/dgl_
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
-from . import _renamed
-from .integrations import dgl_compat
+from . import _lazy, _renamed
+from .integrations import dgl_compat, refused_stores
 
 if TYPE_CHECKING:
+    from . import distdgl as distdgl
+    from . import graphbolt as graphbolt
+    from . import hotness as hotness
+    from . import pyg as pyg
+    from . import wholegraph as wholegraph
     from ._native import FormatError
     from .codec.codec import Codec, CodecReport
     from .codec.compressed_rows import CompressedRows
@@ -24,6 +31,8 @@ if TYPE_CHECKING:
     from .gpu.budget import share_budget
     from .gpu.cache import CompressedGPUCache
     from .gpu.prefetch import Prefetcher
+    from .graphbolt import GraphBoltFeatureStore
+    from .integrations.dgl_classic import attach, detach, fetch
     from .store.feature_store import CompressedFeatureStore
     from .store.pinned import PinError
     from .store.row_source import RowSource
@@ -64,43 +73,54 @@ __all__ = [
     "CompressedRows",
     "FormatError",
     "GatherStats",
-    "GraphBoltFeatureStore",
     "PinError",
     "Prefetcher",
     "RowSource",
-    "attach",
-    "detach",
-    "fetch",
     "share_budget",
 ]
+# `from ibp_gnn import *` takes what is installed. Looked for before the hook below, which would notice.
+if importlib.util.find_spec("dgl") is not None:
+    __all__ += ["GraphBoltFeatureStore", "attach", "detach", "fetch"]
 
 dgl_compat.install()
+refused_stores.install()
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY_NAMES:
-        value = getattr(_import(_LAZY_NAMES[name]), name)
-        globals()[name] = value
+if not TYPE_CHECKING:  # which would find every name there
+
+    def __getattr__(name: str) -> Any:
+        if name == "FeatureStore":
+            value = __getattr__("GraphBoltFeatureStore")
+            _renamed.warn("ibp_gnn.FeatureStore", "ibp_gnn.GraphBoltFeatureStore", stacklevel=2)
+            return value
+        if name not in _LAZY_NAMES and name not in _LAZY_MODULES:
+            raise AttributeError(f"module 'ibp_gnn' has no attribute {name!r}")
+        try:
+            module = importlib.import_module(_LAZY_NAMES.get(name, f".{name}"), __name__)
+        except ImportError as error:  # as AttributeError: hasattr, help() and inspect go on
+            raise AttributeError(f"ibp_gnn.{name}: {_reason(error)}") from error
+        value = globals()[name] = module if name in _LAZY_MODULES else getattr(module, name)
         return value
-    if name == "FeatureStore":
-        _renamed.warn("ibp_gnn.FeatureStore", "ibp_gnn.GraphBoltFeatureStore", stacklevel=2)
-        return __getattr__("GraphBoltFeatureStore")
-    if name in _LAZY_MODULES:
-        return _import(f".{name}")
-    raise AttributeError(f"module 'ibp_gnn' has no attribute {name!r}")
+
+
+def _why_missing(name: str) -> str | None:
+    if name not in _LAZY_NAMES:
+        return None
+    try:
+        getattr(sys.modules[__name__], name)
+    except AttributeError as error:
+        return str(error)
+    return None
+
+
+_lazy.MissingNames(__name__, _why_missing).install()
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_LAZY_MODULES})
+    return sorted({*globals(), *_LAZY_NAMES, *_LAZY_MODULES})
 
 
-def _import(module: str) -> Any:
-    try:
-        return importlib.import_module(module, __name__)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ModuleNotFoundError(
-            "ibp_gnn needs torch, which is not installed here. Run: pip install torch (`ibp-gnn doctor` says more)",
-            name="torch",
-        ) from error
+def _reason(error: ImportError) -> str:
+    if error.name != "torch":
+        return str(error)
+    return "ibp_gnn needs torch, which is not installed here. Run: pip install torch (`ibp-gnn doctor` says more)"

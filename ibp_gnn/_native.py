@@ -34,7 +34,7 @@ def cuda() -> ModuleType:
     except ImportError as error:
         raise RuntimeError(
             f"ibp_gnn was built without its CUDA extension ({error}); install nvcc and run "
-            "`IBP_CUDA=ON pip install .` in the source tree"
+            "`IBP_CUDA=ON pip install .` in the source tree. Without a GPU all works on device='cpu'"
         ) from error
 
 

@@ -6,9 +6,12 @@ from typing import Any
 
 from . import _renamed
 from .integrations.pyg import PyGFeatureStore
+from .integrations.pyg_errors import check_in_neighbor_loaders
 from .integrations.pyg_sampler import NeighborSampler
 
 __all__ = ["NeighborSampler", "PyGFeatureStore"]
+
+check_in_neighbor_loaders()
 
 
 def __getattr__(name: str) -> Any:

@@ -59,9 +59,9 @@ test_pyg() {
   prepare_env .venv-pyg pyg,test
   "$venv/bin/python" -c 'import ibp_gnn.pyg, sys; sys.exit("dgl" in sys.modules)'
   if (($# == 0)); then
-    set -- tests/integrations/test_{pyg*,readme}.py tests/training/test_train_script.py tests/command/test_doctor.py \
-      tests/test_torch_defaults.py tests/test_docstrings.py tests/test_renamed.py tests/test_ibp_gnn.py \
-      -k "(not test_doctor or this_machine) and (not test_torch_defaults or pyg)"
+    set -- tests/integrations/test_{pyg*,readme,examples,refused_stores}.py tests/training/test_train_script.py \
+      tests/command/test_doctor.py tests/test_torch_defaults.py tests/test_docstrings.py tests/test_renamed.py \
+      tests/test_ibp_gnn.py -k "(not test_doctor or this_machine) and (not test_torch_defaults or pyg)"
   fi
   run_pytest "$@"
 }

@@ -186,6 +186,35 @@ def functions_of(public: Any) -> Iterator[tuple[str, Any]]:
             yield f"{public.__name__}.{name}", function
 
 
+def properties_of(public: Any) -> dict[str, property]:
+    """A class's own ones, by name; those of a base class of ours among them."""
+    classes = [cls for cls in getattr(public, "__mro__", ()) if cls.__module__.startswith("ibp_gnn")]
+    return {
+        name: member
+        for cls in reversed(classes)
+        for name, member in vars(cls).items()
+        if isinstance(member, property)
+        and not name.startswith("_")
+        and name not in INTERNAL.get(public.__name__, set()) | getattr(public, "_INTERNAL", set())
+    }
+
+
+@pytest.mark.parametrize("name", each(PUBLIC, runs=False))
+def test_every_property_is_described(name: str) -> None:
+    public = named(name)
+    bare = [label for label, member in properties_of(public).items() if not inspect.getdoc(member)]
+    assert bare == [], f"{name}: want a docstring of each property"
+    for label, member in properties_of(public).items():
+        assert inspect.signature(member.fget).return_annotation is not inspect.Signature.empty, label  # type: ignore[arg-type]
+
+
+def test_properties_are_found() -> None:
+    assert {"shape", "dtype", "ndim", "layout", "savings", "nbytes"} <= set(
+        properties_of(ibp_gnn.CompressedFeatureStore)
+    )
+    assert "plan" not in properties_of(ibp_gnn.CompressedGPUCache)
+
+
 def sections_of(function: Any) -> dict[str, str]:
     """By title; "" is what comes before the first."""
     doc = inspect.getdoc(function) or ""

@@ -14,7 +14,7 @@ import ibp_gnn
 PACKAGE = Path(ibp_gnn.__file__).parent
 # From the lowest. What stands in one line knows nothing of its neighbours.
 LAYERS = [
-    {"errors", "_extension", "_renamed", "concurrency", "config"},
+    {"errors", "_extension", "_install", "_lazy", "_renamed", "concurrency", "config"},
     {"_native"},
     {"codec"},
     {"store"},
@@ -24,6 +24,7 @@ LAYERS = [
     {"distdgl", "graphbolt", "hotness", "pyg", "wholegraph"},  # public modules
     {"datasets"},
     {"training", "command"},
+    {"__main__"},
 ]
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
 

@@ -100,7 +100,7 @@ class Codec:
     @classmethod
     def fit(
         cls,
-        rows: Any,
+        rows: torch.Tensor | np.ndarray,
         *,
         codec: str = "auto",
         minimize: Minimize = "slots",
@@ -159,26 +159,32 @@ class Codec:
 
     @property
     def kind(self) -> str:
+        """Name of the codec: "dict", "ibp" or one that was added."""
         return self.form.kind
 
     @property
     def mask(self) -> np.ndarray:
+        """Of "ibp": [words], the invariant bits of each column."""
         return cast(np.ndarray, self._shown("mask"))
 
     @property
     def bitval(self) -> np.ndarray:
+        """Of "ibp": [words], the values of these bits."""
         return cast(np.ndarray, self._shown("bitval"))
 
     @property
     def threshold(self) -> float:
+        """Of "ibp": the share of sampled rows that agree on these bits."""
         return cast(float, self._shown("threshold"))
 
     @property
     def word_bits(self) -> int:
+        """Of "ibp": bits of a word."""
         return cast(int, self._shown("word_bits"))
 
     @property
     def words_per_chunk(self) -> int:
+        """Of "ibp": words that share a participation bit."""
         return cast(int, self._shown("words_per_chunk"))
 
     def _shown(self, name: str) -> Any:
@@ -206,7 +212,7 @@ class Codec:
             wanted = f"[n{''.join(f', {size}' for size in self.row_shape)}] {self.dtype}"
             raise ValueError(f"rows: want {wanted}, got {list(rows.shape)} {rows.dtype}")
 
-    def measure(self, rows: Any) -> torch.Tensor:
+    def measure(self, rows: torch.Tensor | np.ndarray) -> torch.Tensor:
         """How long payloads are.
 
         Args:
@@ -223,7 +229,7 @@ class Codec:
         self.check_rows(tensor)
         return dispatch.measure(self.form, to_bytes(tensor))
 
-    def compress(self, rows: Any, *, slot_bytes: int | None = None) -> CompressedRows:
+    def compress(self, rows: torch.Tensor | np.ndarray, *, slot_bytes: int | None = None) -> CompressedRows:
         """Compresses rows, on the device where they are.
 
         Args:
@@ -250,7 +256,9 @@ class Codec:
         dispatch.encode(self.form, row_bytes, overflow_index, out)
         return out
 
-    def decompress(self, compressed: CompressedRows, ids: Any = None, out: torch.Tensor | None = None) -> torch.Tensor:
+    def decompress(
+        self, compressed: CompressedRows, ids: torch.Tensor | np.ndarray | None = None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Gives rows back, bit for bit, on the device of `compressed`, on its current stream.
 
         Args:
@@ -282,7 +290,7 @@ class Codec:
         gather.check()
         return out
 
-    def report(self, rows: Any) -> CodecReport:
+    def report(self, rows: torch.Tensor | np.ndarray) -> CodecReport:
         """What rows cost with this codec: payloads of their own length, raw rows where a payload would not be shorter,
         one bitmask bit per row, mask and bitval.
 

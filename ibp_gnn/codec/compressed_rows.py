@@ -108,10 +108,12 @@ class CompressedRows:
 
     @property
     def device(self) -> torch.device:
+        """Where the rows are."""
         return self.slots.device
 
     @property
     def num_overflow(self) -> int:
+        """How many rows the overflow area has room for."""
         return (self.overflow.numel() - _native.cpu.SLACK_BYTES) // self.row_bytes
 
     @property
@@ -121,6 +123,7 @@ class CompressedRows:
 
     @property
     def raw_nbytes(self) -> int:
+        """Bytes of the same rows, uncompressed."""
         return self.num_rows * self.row_bytes
 
     def to(self, device: torch.device | str) -> CompressedRows:

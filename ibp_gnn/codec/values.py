@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,13 @@ def as_tensor(rows: Any, name: str = "rows") -> torch.Tensor:
     than cpu and cuda."""
     if isinstance(rows, np.ndarray):
         dtype = _BY_NAME.get(rows.dtype.name)
+        if isinstance(rows, np.ma.MaskedArray):
+            raise TypeError(f"{name}: want an array without a mask, got a masked array; fill it: {name}.filled(VALUE)")
         if dtype is None or not rows.dtype.isnative:
-            raise TypeError(f"{name}: want one of {sorted(_BY_NAME)} in native byte order, got numpy {rows.dtype}")
+            raise TypeError(
+                f"{name}: want one of {sorted(_BY_NAME)} in native byte order, got numpy {rows.dtype}"
+                f"{_numpy_way(rows.dtype, name)}"
+            )
         if not rows.flags.behaved or any(stride < 0 for stride in rows.strides):
             rows = np.array(rows, order="C")
         try:
@@ -52,14 +58,47 @@ def as_tensor(rows: Any, name: str = "rows") -> torch.Tensor:
             bits = {1: np.uint8, 2: np.int16}[rows.dtype.itemsize]
             return torch.from_numpy(np.ascontiguousarray(rows).view(bits)).view(dtype)
     if not isinstance(rows, torch.Tensor):
-        raise TypeError(f"{name}: want a torch.Tensor or a numpy.ndarray, got {type(rows).__name__}")
+        raise TypeError(
+            f"{name}: want a torch.Tensor or a numpy.ndarray, got {type(rows).__name__}{_way_to_array(rows, name)}"
+        )
     if rows.layout != torch.strided:
-        raise TypeError(f"{name}: want a dense tensor, got layout {rows.layout}")
+        raise TypeError(f"{name}: want a dense tensor, got layout {rows.layout}; {name}.to_dense() makes one")
     if rows.dtype not in SUPPORTED_DTYPES:
-        raise TypeError(f"{name}: want one of {sorted(_BY_NAME)}, got {rows.dtype}")
+        raise TypeError(f"{name}: want one of {sorted(_BY_NAME)}, got {rows.dtype}{_torch_way(rows.dtype, name)}")
     if rows.device.type not in ("cpu", "cuda"):
         raise ValueError(f"{name}: want a tensor on cpu or cuda, got {rows.device}")
     return rows.detach().resolve_neg()  # a lazily negated view has other bits in memory than it shows
+
+
+def _numpy_way(dtype: np.dtype[Any], name: str) -> str:
+    """How to make an array of this dtype one that is taken; "" where there is no way without loss."""
+    if not dtype.isnative and dtype.newbyteorder("=").name in _BY_NAME:
+        return f"; {name}.astype({name}.dtype.newbyteorder('=')) has the same values"
+    if dtype.kind == "u" and f"int{8 * dtype.itemsize}" in _BY_NAME and dtype.isnative:
+        return f"; {name}.view(numpy.int{8 * dtype.itemsize}) has the same bits"
+    if dtype.kind == "c" and f"float{4 * dtype.itemsize}" in _BY_NAME and dtype.isnative:
+        return f"; {name}.view(numpy.float{4 * dtype.itemsize}) has the same bits"
+    return ""
+
+
+def _torch_way(dtype: torch.dtype, name: str) -> str:
+    """As _numpy_way."""
+    kind = str(dtype).removeprefix("torch.")
+    if kind in ("uint16", "uint32", "uint64"):
+        return f"; {name}.view(torch.{kind[1:]}) has the same bits, and .view({dtype}) makes rows of them again"
+    return f"; torch.view_as_real({name}) has the same bits" if dtype.is_complex else ""
+
+
+def _way_to_array(value: Any, name: str) -> str:
+    if isinstance(value, (str, os.PathLike)):
+        path = os.fspath(value)
+        return f"; read the file first: numpy.load({path!r}, mmap_mode='r') for a .npy"
+    if isinstance(value, (list, tuple)):
+        return f"; numpy.array({name}) or torch.tensor({name}) makes one"
+    for method in ("toarray", "to_numpy"):  # scipy.sparse; pandas
+        if hasattr(value, method):
+            return f"; {name}.{method}() makes one"
+    return ""
 
 
 def check_row_shape(shape: tuple[int, ...], name: str = "rows") -> None:
@@ -77,17 +116,18 @@ def to_bytes(rows: torch.Tensor) -> torch.Tensor:
     return rows.contiguous().as_strided((rows.shape[0], size), (size, 1)).view(torch.uint8)
 
 
-def as_ids(ids: Any, name: str = "ids") -> torch.Tensor:
-    """ids: [n] int32/int64 tensor, or NumPy array of these. Returns it as a tensor on its own device."""
+def as_ids(ids: Any, name: str = "ids", advice: str = "") -> torch.Tensor:
+    """ids: [n] int32/int64 tensor, or NumPy array of these. Returns it as a tensor on its own device. advice: what
+    errors end with."""
     if isinstance(ids, np.ndarray) and ids.dtype in (np.int32, np.int64):
         ids = torch.from_numpy(np.require(ids, requirements=("C", "A", "W")))
     if not isinstance(ids, torch.Tensor):
         got = f"numpy {ids.dtype}" if isinstance(ids, np.ndarray) else type(ids).__name__
-        raise TypeError(f"{name}: want an int32 or int64 tensor, got {got}")
+        raise TypeError(f"{name}: want an int32 or int64 tensor, got {got}{advice}")
     if ids.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"{name}: want int32 or int64, got {ids.dtype}")
+        raise TypeError(f"{name}: want int32 or int64, got {ids.dtype}{advice}")
     if ids.ndim != 1:
-        raise ValueError(f"{name}: want shape [n], got {list(ids.shape)}")
+        raise ValueError(f"{name}: want shape [n], got {list(ids.shape)}{advice}")
     return ids.contiguous()
 
 
@@ -113,6 +153,11 @@ def prepare_out(
     if out.shape != shape or out.dtype != dtype or out.device != device or not out.is_contiguous():
         got = f"{list(out.shape)} {out.dtype} on {out.device}{'' if out.is_contiguous() else ', not contiguous'}"
         raise ValueError(f"out: want {list(shape)} {dtype} on {device}, contiguous, got {got}")
+    if out.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(
+            "out: want a tensor that does not need grad, got one that does: no gradient goes through a gather. Give "
+            "out.detach(), or gather under torch.no_grad()"
+        )
     if out.is_neg():  # a lazily negated view has other bits in memory than it shows
         raise ValueError("out: want a tensor, got a view that is negated when it is read")
     return out
@@ -125,8 +170,16 @@ def resolve_device(device: torch.device | str | None, default: torch.device) -> 
     resolved = default if device is None else torch.device(device)
     if resolved.type not in ("cpu", "cuda"):
         raise ValueError(f"device: want cpu or cuda, got {resolved}")
-    if resolved.type == "cuda" and not torch.cuda.is_initialized() and not torch.cuda.is_available():
-        raise RuntimeError(f"device: want one that torch can use, got {resolved}; torch.cuda.is_available() is False")
+    check_gpu(resolved)
     if resolved.type == "cuda" and resolved.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return resolved
+
+
+def check_gpu(device: torch.device) -> None:
+    """Raises RuntimeError for a GPU where torch has none. Does not initialise CUDA."""
+    if device.type == "cuda" and not torch.cuda.is_initialized() and not torch.cuda.is_available():
+        raise RuntimeError(
+            f"device: want one that torch can use, got {device}; torch.cuda.is_available() is False. Without a GPU: "
+            "device='cpu' (for ids in CPU memory device=None is the same), and the store itself in the place of a cache"
+        )

@@ -4,7 +4,7 @@ features.npy    [num_nodes, d], of any dtype that can be compressed; memory-mapp
                 .pt or .safetensors with one matrix in it.
 graph.npz       edge_index  integers [2, num_edges]: sources, destinations; an undirected edge is there both ways
                 labels      integers [num_nodes]: class numbers from 0, -1 where there is none
-                train, val, test   integers: node ids
+                train, val, test   integers: node ids; or truth values [num_nodes], a mask
 
 np.save("data/features.npy", features)
 np.savez("data/graph.npz", edge_index=edge_index, labels=labels, train=train, val=val, test=test)
@@ -43,10 +43,6 @@ def load_arrays(root: str | Path, features: str = "features.npy") -> NodeDataset
             graph = {name: arrays[name] for name in GRAPH_ARRAYS}
         src, dst = edge_tensors("edge_index", graph["edge_index"])
         labels = class_labels("labels", graph["labels"])
-        for name in ("train", "val", "test"):
-            if graph[name].ndim != 1 or graph[name].dtype.kind not in "iu":
-                got = f"{list(graph[name].shape)} {graph[name].dtype}"
-                raise DatasetError(f"{name}: want node ids, integers [n], got {got}")
         return NodeDataset(
             name=root.resolve().name,
             num_classes=int(labels.max()) + 1 if len(labels) else 0,
@@ -54,9 +50,20 @@ def load_arrays(root: str | Path, features: str = "features.npy") -> NodeDataset
             dst=dst,
             features=rows if isinstance(rows, torch.Tensor) else share_memory(rows),
             labels=labels,
-            train_ids=node_ids(graph["train"]),
-            val_ids=node_ids(graph["val"]),
-            test_ids=node_ids(graph["test"]),
+            train_ids=_split("train", graph["train"], len(rows)),
+            val_ids=_split("val", graph["val"], len(rows)),
+            test_ids=_split("test", graph["test"], len(rows)),
         )
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DatasetError(f"{root}: {error}") from error
+
+
+def _split(name: str, nodes: np.ndarray, num_nodes: int) -> torch.Tensor:
+    """The ids of a split that is ids or a mask."""
+    if nodes.dtype == np.bool_ and nodes.shape == (num_nodes,):
+        nodes = np.flatnonzero(nodes)
+    if nodes.ndim != 1 or nodes.dtype.kind not in "iu":
+        raise DatasetError(
+            f"{name}: want node ids, integers [n], or a mask, bool [{num_nodes}], got {list(nodes.shape)} {nodes.dtype}"
+        )
+    return node_ids(nodes)

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._install import install_command
 from ..integrations.ogb_import import without_version_check
 from .node_dataset import DatasetError
 
-OGB_REQUIREMENT = "ibp-gnn[ogb]"
 _TIMEOUT_SECONDS = 30.0
 # Modules whose functions we call that ask questions.
 _ASKING = ("ogb.utils.url",)
@@ -35,7 +35,7 @@ def import_ogb(module: str) -> Any:
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"OGB data sets: want the package ogb, got {error}; install it with: pip install '{OGB_REQUIREMENT}'",
+            f"OGB data sets: want the package ogb, got {error}; install it with: {install_command('ogb')}",
             name=error.name,
         ) from error
 

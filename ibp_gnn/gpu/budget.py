@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 from ..codec.values import resolve_device
@@ -30,7 +31,7 @@ def share_budget(
     stores: Mapping[Key, CompressedFeatureStore],
     capacity: int | float | str,
     *,
-    hotness: Mapping[Key, Any] | None = None,
+    hotness: Mapping[Key, torch.Tensor | np.ndarray] | None = None,
     device: torch.device | str = "cuda",
 ) -> dict[Key, CompressedGPUCache | CompressedFeatureStore]:
     """Caches of several features under one limit of GPU memory: the rows that are read most, whatever feature they are
@@ -62,7 +63,7 @@ def share_budget(
     """
     target = resolve_device(device, torch.device("cuda"))
     if target.type != "cuda":
-        raise ValueError(f"device: want cuda, got {target}")
+        raise ValueError(f"device: want cuda, got {target}; on the CPU the stores themselves are the sources")
     num_rows, nbytes = sum(len(store) for store in stores.values()), sum(store.nbytes for store in stores.values())
     limit, most_rows = parse_capacity(capacity, num_rows=num_rows, store_bytes=nbytes, device=target)
     plans = plan_caches(stores, limit, most_rows, hotness=hotness)

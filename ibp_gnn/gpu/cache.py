@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ..codec.compressed_rows import CompressedRows
@@ -12,13 +14,15 @@ from ..codec.gather import GatherStats, GpuGather, Remap, ids_on_gpu
 from ..codec.values import as_ids, check_ids_on_cpu, prepare_out, resolve_device
 from ..store.feature_store import CompressedFeatureStore
 from ..store.order import hottest_first
+from ..store.tensor_like import INDEX_ADVICE, TensorLike
 from ..store.updates import CacheUpdate, RowPatch, RowWriter, StoreOnGpu
 from .capacity import is_share, parse_capacity
 
+_logger = logging.getLogger(__name__)
 _MAX_PLACES = 2**31 - 1  # the table of places is int32
 
 
-class CompressedGPUCache:
+class CompressedGPUCache(TensorLike):
     """Serves the rows of `store` to one GPU: hits from its memory, misses from the store, in one kernel. A RowSource
     with the store's bits, also after `store.update`. Which rows are cached is decided once, here. A context manager;
     safe to use from several threads. Closed with its store.
@@ -29,6 +33,8 @@ class CompressedGPUCache:
         ...     print(cache.stats().hits, bool((x.cpu() == features[[3, 500]]).all()))
         1 True
     """
+
+    _INTERNAL = frozenset("prepare_update prepare_move commit_update release plan".split())
 
     def __init__(
         self,
@@ -61,7 +67,10 @@ class CompressedGPUCache:
         self.store = store
         self.device = resolve_device(device, torch.device("cuda"))
         if self.device.type != "cuda":
-            raise ValueError(f"device: want cuda, got {self.device}")
+            raise ValueError(
+                f"device: want cuda, got {self.device}; on the CPU the store itself is the source: store.gather(ids), "
+                "ibp_gnn.attach(graph, key, store)"
+            )
         self._capacity = capacity
         self._is_prefix = hotness is None and hot_ids is None
         order = hot_order(store, hotness, hot_ids)
@@ -84,6 +93,7 @@ class CompressedGPUCache:
             )
             self._parts: Parts | None = Parts(writer, gather, mapped.bitmask, place)
             store.add_cache(self)
+        _logger.debug("made %s", self)
 
     def _places(self, cached: torch.Tensor) -> torch.Tensor | None:
         """cached: the ids of the cached rows. Returns where the row of each id lies, for GpuGather."""
@@ -101,7 +111,11 @@ class CompressedGPUCache:
         return None if place is None else place.to(self.device)
 
     def gather(
-        self, ids: Any, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
+        self,
+        ids: torch.Tensor | np.ndarray,
+        device: torch.device | str | None = None,
+        *,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """As CompressedFeatureStore.gather. To this cache's GPU: hits and misses in one kernel on the current stream,
         no host sync if the ids are on the device. To any other device: from the store alone.
@@ -109,7 +123,8 @@ class CompressedGPUCache:
         Args:
             ids: [n] int32/int64, on CPU or CUDA, repeats and n == 0 allowed.
             device: where the rows are put. None: the ids' device.
-            out: where they are written: right shape, dtype, device; contiguous. None: a new tensor.
+            out: where they are written: right shape, dtype, device; contiguous; no tensor that needs grad, but under
+                torch.no_grad(). None: a new tensor.
 
         Returns:
             [n, *row_shape] on `device`.
@@ -119,8 +134,9 @@ class CompressedGPUCache:
                 ran, rows of bad ids being zeros.
             TypeError: other ids.
             ValueError: an `out` that does not fit, or after `close`.
+            RuntimeError: an `out` that needs grad.
         """
-        ids = as_ids(ids)
+        ids = as_ids(ids, advice=INDEX_ADVICE)
         target = resolve_device(device, ids.device)
         if target != self.device:
             return self.store.gather(ids, device=target, out=out)
@@ -161,6 +177,7 @@ class CompressedGPUCache:
 
     @property
     def plan(self) -> Any:
+        """For the store: what gathers of this moment run with."""
         return self._gather.plan
 
     def commit_update(self, update: CacheUpdate) -> None:
@@ -236,10 +253,12 @@ class CompressedGPUCache:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """(num_rows, *row_shape) of the store, cached or not."""
         return self.store.shape
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of the rows."""
         return self.store.dtype
 
     @property
@@ -257,6 +276,7 @@ class CompressedGPUCache:
 
     @property
     def num_cached(self) -> int:
+        """How many rows are in GPU memory."""
         return self._cache.num_rows
 
     @property
@@ -282,6 +302,7 @@ class CompressedGPUCache:
             self._gather.count_unique()
 
     def reset_stats(self) -> None:
+        """From now on `stats` counts from zero. Does not wait."""
         self._gather.reset_stats()
 
     def check(self) -> None:

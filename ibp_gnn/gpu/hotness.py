@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from ..codec.values import as_ids
@@ -19,7 +20,7 @@ Policy = Literal["degree", "presample", "reverse_pagerank"]
 _EDGES_PER_PART = 1 << 24  # bounds the temporaries of one iteration to a few hundred MB, whatever the graph
 
 
-def degree(src: Any, num_nodes: int) -> torch.Tensor:
+def degree(src: torch.Tensor | np.ndarray, num_nodes: int) -> torch.Tensor:
     """Through how many edges a sampler can reach each node.
 
     Args:
@@ -79,7 +80,13 @@ def presample(batches: Iterable[Any], num_nodes: int, *, epochs: int = 1) -> tor
 
 
 def reverse_pagerank(
-    src: Any, dst: Any, num_nodes: int, train_ids: Any = None, *, damping: float = 0.85, iterations: int = 10
+    src: torch.Tensor | np.ndarray,
+    dst: torch.Tensor | np.ndarray,
+    num_nodes: int,
+    train_ids: torch.Tensor | np.ndarray | None = None,
+    *,
+    damping: float = 0.85,
+    iterations: int = 10,
 ) -> torch.Tensor:
     """Weighted reverse PageRank (Min et al., "Graph Neural Network Training with Data Tiering", KDD 2022): where walks
     are that start at training nodes and, at every step, go to a random in-neighbour, as sampling does, or start again.

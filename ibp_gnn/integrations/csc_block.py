@@ -24,6 +24,7 @@ class CscBlock(NamedTuple):
 
     @property
     def num_dst(self) -> int:
+        """Number of destination nodes."""
         return self.indptr.shape[0] - 1
 
     def edge_index(self) -> torch.Tensor:

@@ -32,6 +32,7 @@ from typing import Any
 
 import torch
 
+from ..codec.values import check_gpu
 from ..store.row_source import RowSource, is_row_source
 from .dgl_compat import import_dgl
 
@@ -74,6 +75,7 @@ def attach(
     Raises:
         TypeError: a source that is no RowSource, or a key that is no str.
         ValueError: a type that g lacks, or a wrong number of rows.
+        RuntimeError: a GPU that torch cannot use.
 
     Example:
         >>> g = dgl.rand_graph(1000, 5000)
@@ -88,6 +90,8 @@ def attach(
     if source.shape[0] != num_rows:
         raise ValueError(f"source: want {num_rows} rows, the graph's {what}, got {source.shape[0]}")
     fetch_device = None if device is None else torch.device(device)
+    if fetch_device is not None:
+        check_gpu(fetch_device)
     column = SourceColumn(SourceHandle(source), fetch_device=fetch_device)
     if g.device.type != "cpu":
         column.device = (g.device, {})  # as if it had been attached before g.to(device)

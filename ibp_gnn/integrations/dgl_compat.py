@@ -27,9 +27,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
+from .._install import install_command
 from .ogb_import import without_version_check
-
-INSTALL_COMMAND = "pip install 'ibp-gnn[dgl]'"
 
 _GRAPHBOLT = "dgl.graphbolt"
 _NATIVE_LIBRARY = "graphbolt_pytorch_"  # then a torch version: libgraphbolt_pytorch_2.2.1.so
@@ -63,12 +62,12 @@ def import_dgl() -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or "a package"
         what = "DGL is not installed" if missing == "dgl" else f"DGL needs {missing}, which is not installed"
-        raise ImportError(f"{what}. Run: {INSTALL_COMMAND}", name=missing) from error
+        raise ImportError(f"{what}. Run: {install_command('dgl')}", name=missing) from error
     except Exception as error:
         # DGL loads native libraries as it is imported; OSError and AttributeError occur, among others.
         raise ImportError(
             f"import dgl failed with {type(error).__name__}: {error}. ibp_gnn is tested with DGL 2.1.0; to "
-            f"get it with the packages that it needs, run: {INSTALL_COMMAND}",
+            f"get it with the packages that it needs, run: {install_command('dgl')}",
             name="dgl",
         ) from error
     _make_spawned_workers_import_ibp_gnn()
@@ -212,7 +211,7 @@ def _make_stub(module: ModuleType, error: BaseException) -> None:
         del sys.modules[name]
     for name in [name for name in vars(module) if not name.startswith("__")]:
         delattr(module, name)
-    reason = f"{type(error).__name__}: {error}. To get all that it needs, run: {INSTALL_COMMAND}"
+    reason = f"{type(error).__name__}: {error}. To get all that it needs, run: {install_command('dgl')}"
 
     def missing_attribute(name: str) -> Any:
         if name.startswith("__"):

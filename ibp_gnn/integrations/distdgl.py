@@ -231,10 +231,12 @@ class CompressedDistTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """(num_rows, *row_shape), over all servers."""
         return (len(self), *self.codec.row_shape)
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of the rows."""
         return self.codec.dtype
 
     @property

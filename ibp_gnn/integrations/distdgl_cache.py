@@ -108,14 +108,17 @@ class DistCache:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """(num_rows, *row_shape) of the feature, cached or not."""
         return self.feature.shape
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of the rows."""
         return self.feature.dtype
 
     @property
     def num_cached(self) -> int:
+        """How many rows are cached."""
         return self._rows.num_rows
 
     @property

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from .row_index import split_index
+from ..store.row_index import split_index
 
 METADATA = frozenset(
     "shape dtype device ndim layout names nbytes itemsize requires_grad is_leaf retains_grad grad grad_fn output_nr"

@@ -27,8 +27,9 @@ from typing import Any, cast
 
 import torch
 
+from .._install import install_command
 from ..codec.codec import Codec
-from ..codec.values import resolve_device
+from ..codec.values import check_gpu, resolve_device
 from ..gpu.cache import CompressedGPUCache
 from ..store.feature_store import CompressedFeatureStore, Layout
 from ..store.row_source import RowSource, is_row_source
@@ -89,6 +90,8 @@ class CompressedFeature(gb.Feature):
         self._metadata = dict(metadata or {})
         self._build: dict[str, Any] | None = None  # how its rows were compressed, if a GraphBoltFeatureStore did that
         self._device = None if device is None else torch.device(device)
+        if self._device is not None:
+            check_gpu(self._device)
 
     def read(self, ids: torch.Tensor | None = None) -> torch.Tensor:
         """Rows by id. To a GPU the work is enqueued on its current stream.
@@ -213,7 +216,7 @@ class CompressedFeature(gb.Feature):
         if isinstance(self.source, TensorSource):
             return self.source.tensor.is_pinned()
         store = store_of(self.source)
-        return store is not None and store.is_pinned
+        return store is not None and store.is_pinned()
 
     def to(self, device: torch.device | str) -> CompressedFeature:
         """This feature with all of its rows in the memory of a device, compressed.
@@ -265,7 +268,7 @@ class GraphBoltFeatureStore(gb.BasicFeatureStore):
         layout: Layout = "compact",
         pin: bool | str = "auto",
         device: torch.device | str | None = None,
-        progress: bool = True,
+        progress: bool | None = None,
     ) -> None:
         """Compresses features.
 
@@ -450,7 +453,7 @@ def require_native() -> None:
 
     Example:
         >>> try: ibp_gnn.graphbolt.require_native()
-        ... except ImportError as error: print("pip install 'ibp-gnn[graphbolt]'" in str(error))
+        ... except ImportError as error: print("[graphbolt]" in str(error))
         ... else: print(True)
         True
     """
@@ -462,7 +465,7 @@ def require_native() -> None:
     raise ImportError(
         f"GraphBolt's samplers need its native library, which DGL {dgl.__version__} has for torch "
         f"{', '.join(versions) or '(none)'}; this is torch {torch.__version__}. In a new environment, run: "
-        "pip install 'ibp-gnn[graphbolt]'",
+        f"{install_command('graphbolt')}",
         name="dgl.graphbolt",
     )
 

@@ -29,8 +29,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._install import install_command
 from ..codec.codec import Codec
-from ..codec.values import as_ids
+from ..codec.values import as_ids, check_gpu
 from ..store.feature_store import Layout
 from ..store.row_source import RowSource, is_row_source
 from .sources import are_rows_of, hold, is_array, replace_rows, write_rows
@@ -40,7 +41,7 @@ try:
 except ModuleNotFoundError as error:
     missing = (error.name or "a package").split(".")[0]
     raise ImportError(
-        f"ibp_gnn.pyg needs {missing}, which is not installed. Run: pip install 'ibp-gnn[pyg]'", name=missing
+        f"ibp_gnn.pyg needs {missing}, which is not installed. Run: {install_command('pyg')}", name=missing
     ) from error
 
 __all__ = ["PyGFeatureStore"]
@@ -67,7 +68,7 @@ class PyGFeatureStore(FeatureStore):
         layout: Layout = "compact",
         pin: bool | str = "auto",
         device: torch.device | str | None = None,
-        progress: bool = True,
+        progress: bool | None = None,
         tensor_attr_cls: type[TensorAttr] | None = None,
     ) -> None:
         """Compresses features. A tensor that cannot be compressed, such as a complex one, or one without rows, stays as
@@ -90,11 +91,14 @@ class PyGFeatureStore(FeatureStore):
         Raises:
             TypeError: other features and rows.
             ValueError: malformed keys, other numbers of rows in a group, features of edges.
+            RuntimeError: a GPU that torch cannot use.
         """
         super().__init__(tensor_attr_cls)
         self._features: dict[FeatureKey, RowSource] = {}
         self._build = {"codec": codec, "layout": layout, "pin": pin, "progress": progress}
         self._device = None if device is None else torch.device(device)
+        if self._device is not None:
+            check_gpu(self._device)
         for key, rows in _collect(features).items():
             self._features[key] = self._new_feature(key, rows)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch_geometric.data import GraphStore, HeteroData
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
@@ -40,7 +41,7 @@ class NeighborSampler(BaseSampler):
             num_neighbors: for every hop from the seed nodes on, how many; -1: all. Of a dict, one entry an edge type.
 
         Raises:
-            TypeError: a graph that is no GraphStore.
+            TypeError: a graph that is no GraphStore, or num_neighbors that are no lists of whole numbers.
             ValueError: num_neighbors do not fit the graph.
         """
         if not isinstance(graph, GraphStore):
@@ -239,13 +240,27 @@ def _fanouts(
         if not is_hetero or set(num_neighbors) != set(edge_types):
             wanted = edge_types if is_hetero else "a list, for a graph without edge types"
             raise ValueError(f"num_neighbors: want {wanted}, got {list(num_neighbors)}")
-        fanouts = {edge_type: list(num_neighbors[edge_type]) for edge_type in edge_types}
+        fanouts = {edge_type: _hops(num_neighbors[edge_type]) for edge_type in edge_types}
     else:
-        fanouts = {edge_type: list(num_neighbors) for edge_type in edge_types}
+        fanouts = {edge_type: _hops(num_neighbors) for edge_type in edge_types}
     hops = {len(fanout) for fanout in fanouts.values()}
     if len(hops) != 1 or 0 in hops or any(number < -1 for fanout in fanouts.values() for number in fanout):
         raise ValueError(f"num_neighbors: want one number >= -1 a hop, as many for each type, got {num_neighbors}")
     return fanouts
+
+
+def _hops(numbers: Any) -> list[int]:
+    """Raises TypeError."""
+    wanted = "num_neighbors: want a list of whole numbers, one for each hop, such as [10, 10]"
+    if isinstance(numbers, (torch.Tensor, np.ndarray)) and numbers.ndim == 1:
+        numbers = numbers.tolist()
+    if not isinstance(numbers, Sequence) or isinstance(numbers, str):
+        advice = f"; for one hop: [{numbers}]" if isinstance(numbers, int) else ""
+        raise TypeError(f"{wanted}, got {type(numbers).__name__} {numbers!r:.60}{advice}")
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+            raise TypeError(f"{wanted}, got {type(number).__name__} {number!r:.60} in it")
+    return [int(number) for number in numbers]
 
 
 def _num_nodes(

@@ -220,7 +220,7 @@ class ShardedGPUCache(CompressedGPUCache):
         return MappedRows.on_device(compressed)
 
     def gather(
-        self, ids: Any, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
+        self, ids: Any, device: torch.device | str | None = None, *, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """As CompressedGPUCache.gather.
 

@@ -279,6 +279,7 @@ class DistributedFeatureStore:
 
     @property
     def num_cached(self) -> int:
+        """How many rows each GPU has a copy of."""
         return 0 if self._cached is None else self._cached.num_rows
 
     def stats(self) -> GatherStats:

@@ -4,12 +4,12 @@ files."""
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from ..codec import dispatch
 from ..codec.codec import Codec
@@ -18,7 +18,11 @@ from ..codec.slot_length import assign_overflow, best_lead_bytes, best_slot_byte
 from ..codec.values import as_tensor, check_row_shape, num_values
 from .file.journal import LostWorkError
 from .order import slots_of
+from .progress import progress_bar
 from .row_readers import ArrayReader, Chunks, RowReader, chunk_length
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 Layout = Literal["compact", "inplace"]
 
@@ -43,7 +47,7 @@ class Job:
     order: torch.Tensor | None
     slot_of: torch.Tensor | None
     step: int
-    progress: bool
+    progress: bool | None
 
     @classmethod
     def check(
@@ -53,14 +57,15 @@ class Job:
         layout: Layout,
         order: Any,
         chunk_rows: int | None,
-        progress: bool,
+        progress: bool | None = None,
     ) -> Job:
         """The arguments are those of `CompressedFeatureStore.build`. Fits the codec if it is a name."""
         if layout not in ("compact", "inplace"):
             raise ValueError(f"layout: want 'compact' or 'inplace', got {layout!r}")
         if not isinstance(features, (np.ndarray, torch.Tensor)):
-            as_tensor(features, "features")  # raises
+            as_tensor(features, "features")  # raises, as below
         check_row_shape(tuple(features.shape), "features")
+        as_tensor(features[:0] if isinstance(features, np.ndarray) else features, "features")  # raises
         if isinstance(codec, str):
             sample = features if len(features) else _row_of_zeros(as_tensor(features, "features"))
             codec = fit_codec(sample, codec, layout)
@@ -78,6 +83,12 @@ class Job:
     def num_rows(self) -> int:
         return len(self.features)
 
+    def bar(self, *, is_sized: bool = False, rows_done: int = 0) -> tqdm:
+        """One for both passes over the rows. is_sized, rows_done: what an earlier build has done of them."""
+        row_bytes = self.codec.row_bytes
+        done = (self.num_rows * is_sized + rows_done) * row_bytes
+        return progress_bar("compressing", 2 * self.num_rows * row_bytes, self.progress, done_bytes=done)
+
     def reader(self) -> ArrayReader:
         return ArrayReader(self.features, self.codec, self.step, self.order)
 
@@ -92,11 +103,22 @@ def _row_of_zeros(features: torch.Tensor) -> torch.Tensor:
 def build_in_memory(job: Job) -> tuple[CompressedRows, int]:
     """Returns the rows and the lead_bytes of their store."""
     reader = job.reader()
-    plan, lengths = size(job, reader.chunks())
-    rows = CompressedRows.empty(job.num_rows, job.codec.row_bytes, plan.slot_bytes, plan.num_overflow)
-    for first, chunk, overflow_index, _ in with_overflow(job, plan, reader, lengths):
-        encode(job, first, chunk, overflow_index, rows.view(first, len(chunk)))
+    with job.bar() as bar:
+        plan, lengths = size(job, reader.chunks(), bar)
+        rows = CompressedRows.empty(job.num_rows, job.codec.row_bytes, plan.slot_bytes, plan.num_overflow)
+        for first, chunk, overflow_index, _ in with_overflow(job, plan, reader, lengths, bar):
+            encode(job, first, chunk, overflow_index, rows.view(first, len(chunk)))
     return rows, plan.lead_bytes
+
+
+def warn_if_larger(nbytes: int, raw_nbytes: int, *, stacklevel: int) -> None:
+    """For whoever builds a store of these bytes. stacklevel: as for `warnings.warn` of the caller."""
+    if nbytes > raw_nbytes > 0:
+        warnings.warn(
+            f"compressing does not pay here: the store takes {nbytes:,} bytes, the raw rows {raw_nbytes:,}. Few rows "
+            "and incompressible ones are better left as they are (`ibp-gnn analyze` says what a codec saves)",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def fit_codec(sample: Any, codec: str, layout: Layout) -> Codec:
@@ -110,13 +132,13 @@ def choose_slot_bytes(histogram: torch.Tensor, layout: Layout) -> int:
     return best_slot_bytes(histogram, row_bytes) if layout == "compact" else row_bytes
 
 
-def size(job: Job, chunks: Chunks, slot_of: np.ndarray | None = None) -> tuple[Plan, np.ndarray]:
-    """chunks: all rows; in the order of the slots, or slot_of says where they go. Returns the plan, and each slot's
-    payload length, clamped to that of a row."""
+def size(job: Job, chunks: Chunks, bar: tqdm, slot_of: np.ndarray | None = None) -> tuple[Plan, np.ndarray]:
+    """chunks: all rows; in the order of the slots, or slot_of says where they go. bar: from `Job.bar`. Returns the
+    plan, and each slot's payload length, clamped to that of a row."""
     row_bytes = job.codec.row_bytes
     lengths = np.empty(job.num_rows, np.uint16 if row_bytes < 1 << 16 else np.int32)
     histogram = torch.zeros(row_bytes + 1, dtype=torch.int64, device="cpu")
-    for first, chunk in with_progress(chunks, "sizing", job):
+    for first, chunk in _counted(chunks, bar):
         measured = dispatch.measure(job.codec.form, chunk)
         histogram += payload_histogram(measured, row_bytes)
         where = slice(first, first + len(chunk))
@@ -127,13 +149,19 @@ def size(job: Job, chunks: Chunks, slot_of: np.ndarray | None = None) -> tuple[P
 
 
 def with_overflow(
-    job: Job, plan: Plan, reader: RowReader, lengths: np.ndarray | None, first: int = 0, first_overflow: int = 0
+    job: Job,
+    plan: Plan,
+    reader: RowReader,
+    lengths: np.ndarray | None,
+    bar: tqdm,
+    first: int = 0,
+    first_overflow: int = 0,
 ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor, int]]:
     """lengths: from `size`, or None to measure again; first_overflow: how many rows before row `first` overflow.
     Yields, for each chunk from row `first` on: its first row, its rows, their indices in the overflow area (int64 [n];
     -1 for those that do not go there), and how many rows up to the chunk's end do so. Raises LostWorkError if other
     rows overflow than the plan says."""
-    for at, chunk in with_progress(reader.chunks(first), "compressing", job, first):
+    for at, chunk in _counted(reader.chunks(first), bar):
         if lengths is None:
             measured = dispatch.measure(job.codec.form, chunk).numpy()
         else:
@@ -168,9 +196,7 @@ def encode(
         raise ValueError(f"features: row {row} changed while the store was built") from error
 
 
-def with_progress(chunks: Chunks, what: str, job: Job, first: int = 0) -> Chunks:
-    options: dict[str, Any] = {"unit": "row", "unit_scale": True, "disable": not job.progress}
-    with tqdm(total=job.num_rows, initial=first, desc=what, **options) as bar:
-        for at, chunk in chunks:
-            yield at, chunk
-            bar.update(len(chunk))
+def _counted(chunks: Chunks, bar: tqdm) -> Chunks:
+    for at, chunk in chunks:
+        yield at, chunk
+        bar.update(chunk.numel())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import logging
 import os
 import warnings
 import weakref
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Literal, NamedTuple, cast
 
+import numpy as np
 import torch
 
 from .. import _renamed
@@ -22,13 +24,16 @@ from ..codec.values import as_ids, as_tensor, check_ids_on_cpu, prepare_out, res
 from ..concurrency.fork_safe_lock import ForkSafeLock
 from ..concurrency.interrupts import uninterrupted
 from ..concurrency.read_write_lock import ReadWriteLock
-from .build import Job, Layout, build_in_memory
+from .build import Job, Layout, build_in_memory, warn_if_larger
 from .file.held_file import HeldFile
 from .file.reading import StoreFile
 from .file.writing import save
 from .pinned import PinError, PinnedRows
 from .shared_rows import SharedRows
+from .tensor_like import INDEX_ADVICE, TensorLike
 from .updates import RowWriter, StoreCache, StoreOnGpu, UndoError, write_all
+
+_logger = logging.getLogger(__name__)
 
 
 class _OnGpu(NamedTuple):
@@ -38,9 +43,11 @@ class _OnGpu(NamedTuple):
     bitmask: torch.Tensor  # a copy of the rows'
 
 
-class CompressedFeatureStore:
+class CompressedFeatureStore(TensorLike):
     """Compressed rows of one dtype and shape, by id. Make it with `build` or `load`. A RowSource; a context manager;
-    picklable (with its rows, or the name of its file). Safe to read from several threads, also while one updates.
+    picklable (with its rows, or the name of its file). Safe to read from several threads, also while one updates. Sizes
+    are those of a tensor, and an index decodes rows: `store[ids]`, `store[3]`, `store[1:5]`, `store[mask]`.
+    `np.asarray(store)` and `torch.as_tensor(store)` decode all. `save` and `load` keep it in a file.
 
     Between processes: multiprocessing (arguments of a process, queues, pipes) sends no copy. Rows in memory move, the
     first time, to memory that the processes map together (ibp_gnn/store/shared_rows.py); CUDA graphs with gathers have
@@ -55,7 +62,22 @@ class CompressedFeatureStore:
         >>> x = store.gather(torch.tensor([5, 5, 999]))
         >>> bool((x == features[[5, 5, 999]]).all()), store.savings > 0.1
         (True, True)
+        >>> bool((store[-1] == features[-1]).all())
+        True
     """
+
+    _INTERNAL = frozenset("add_cache remove_cache copy_of overflows gather_on mapped_rows to_slots can_map".split())
+
+    def __new__(cls, *parts: Any, **named: Any) -> CompressedFeatureStore:
+        """Refuses what is no part of a store, features for one. (Unpickling calls it without arguments.)"""
+        codec = parts[0] if parts else named.get("codec", named.get("features"))
+        if (parts or named) and not isinstance(codec, Codec):
+            name = cls.__name__
+            raise TypeError(
+                f"{name}(codec, rows, ...): want a Codec and its rows, got {type(codec).__name__}. Make a store with "
+                f"{name}.build(features), or open a file with {name}.load(path)"
+            )
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -67,6 +89,7 @@ class CompressedFeatureStore:
         held_file: HeldFile | None = None,
         writable: bool = True,
         shared: SharedRows | None = None,
+        layout: Layout | None = None,
     ) -> None:
         """Use `build` and `load`.
 
@@ -79,6 +102,7 @@ class CompressedFeatureStore:
             held_file: what holds the rows of a file.
             writable: whether `update` may write the rows.
             shared: where the rows are if processes share them.
+            layout: what was asked for. None: what the slots look like.
 
         Raises:
             ValueError: another `pin`.
@@ -87,11 +111,13 @@ class CompressedFeatureStore:
         if pin not in (True, False, "auto"):
             raise ValueError(f"pin: want True, False or 'auto', got {pin!r}")
         self.codec = codec
+        self.device = torch.device("cpu")  # whose memory the rows are in
         self._rows: CompressedRows | None = rows
         self._slot_of = slot_of
         self._held_file = held_file
         self._lead_bytes = lead_bytes
         self._pin = pin
+        self._layout = layout
         self._pinned: PinnedRows | None = None
         self._pinned_by: tuple[int, torch.device | None] = os.getpid(), None  # process, and the GPU it was for
         self._pin_failed: str | None = None  # why
@@ -111,20 +137,21 @@ class CompressedFeatureStore:
     @classmethod
     def build(
         cls,
-        features: Any,
+        features: torch.Tensor | np.ndarray,
         codec: str | Codec = "auto",
         *,
         layout: Layout = "compact",
-        order: Any = None,
+        order: torch.Tensor | np.ndarray | None = None,
         pin: bool | str = "auto",
         chunk_rows: int | None = None,
-        progress: bool = True,
+        progress: bool | None = None,
     ) -> CompressedFeatureStore:
         """Compresses all rows of features, in chunks.
 
         Args:
             features: [n, *row_shape] tensor, NumPy array or memmap, n >= 0; read twice: once for the sizes, once to
-                compress, so that memory stays bounded by the result and a chunk.
+                compress, so that memory stays bounded by the result and a chunk. Of a tensor that needs grad, the
+                values of this moment: no gradient goes through a store.
             codec: a name, fitted on a sample here, or a fitted Codec of the same dtype and row shape.
             layout: "compact" = slots of the length that makes slots and overflow rows smallest; "inplace" = slots as
                 long as a raw row.
@@ -133,10 +160,10 @@ class CompressedFeatureStore:
             pin: "auto" = page-lock the rows at the first gather to a GPU, and warn and copy through a staging buffer if
                 that fails; True = page-lock now, or raise PinError; False = always the staging buffer.
             chunk_rows: rows of a chunk. None: 24 MiB worth.
-            progress: show a progress bar.
+            progress: whether to show a progress bar. None: where stderr is a terminal, from a second on.
 
         Returns:
-            The store, in CPU memory.
+            The store, in CPU memory. If it takes more bytes than the raw rows, a warning says so.
 
         Raises:
             TypeError: features of a type or dtype that is not supported, or another codec.
@@ -145,7 +172,10 @@ class CompressedFeatureStore:
         """
         job = Job.check(features, codec, layout, order, chunk_rows, progress)
         rows, lead_bytes = build_in_memory(job)
-        return cls(job.codec, rows, lead_bytes, pin, job.slot_of)
+        store = cls(job.codec, rows, lead_bytes, pin, job.slot_of, layout=layout)
+        _logger.debug("built %s", store)
+        warn_if_larger(store.nbytes, store.raw_nbytes, stacklevel=2)
+        return store
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a store file (ibp_gnn/store/file/header.py), which is there as a whole or not at all, and replaces one
@@ -172,6 +202,7 @@ class CompressedFeatureStore:
         shared: bool = False,
         pin: bool | str = "auto",
         verify: Literal["load", "read"] = "load",
+        progress: bool | None = None,
     ) -> CompressedFeatureStore:
         """Opens a store file, which must not be changed while it is open; it may come from anyone.
 
@@ -187,6 +218,7 @@ class CompressedFeatureStore:
             verify: when the checksums of mapped rows are compared: "load" = all of them now, in parallel; "read" =
                 those of the blocks that a gather touches, at the first one that does (all of them before rows go to a
                 GPU's kernel).
+            progress: as for `build`, while checksums are compared.
 
         Returns:
             The store.
@@ -203,11 +235,15 @@ class CompressedFeatureStore:
             raise ValueError("verify: want 'load' for rows that are read to memory, got 'read'")
         held = HeldFile(StoreFile(path), "shared" if shared else "mapped" if mmap else "private")
         if verify == "load":
-            held.check()
+            held.check(progress)
         return cls(**_parts(held), pin=pin, writable=not (mmap or shared))
 
     def gather(
-        self, ids: Any, *, device: torch.device | str | None = None, out: torch.Tensor | None = None
+        self,
+        ids: torch.Tensor | np.ndarray,
+        device: torch.device | str | None = None,
+        *,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The rows of these ids.
 
@@ -217,7 +253,8 @@ class CompressedFeatureStore:
         Args:
             ids: [n] int32/int64, on CPU or CUDA, repeats and n == 0 allowed.
             device: where the rows are put. None: the ids' device.
-            out: where they are written: right shape, dtype, device; contiguous. None: a new tensor.
+            out: where they are written: right shape, dtype, device; contiguous; no tensor that needs grad, but under
+                torch.no_grad(). None: a new tensor.
 
         Returns:
             [n, *row_shape] on `device`.
@@ -225,11 +262,12 @@ class CompressedFeatureStore:
         Raises:
             IndexError: names the first bad id; where ids are on a GPU, at the next gather or `check` after the kernel
                 ran, rows of bad ids being zeros.
-            TypeError: other ids.
+            TypeError: other ids. (An index, `store[ids]`, takes lists, ranges and masks, too.)
             ValueError: an `out` that does not fit, or after `close`.
+            RuntimeError: an `out` that needs grad, or a GPU that torch cannot use.
         """
         num_rows = len(self)
-        ids = as_ids(ids)
+        ids = as_ids(ids, advice=INDEX_ADVICE)
         target = resolve_device(device, ids.device)
         if target.type == "cuda":
             self._check_process()  # before torch allocates there, whose message would not say what to do
@@ -248,7 +286,7 @@ class CompressedFeatureStore:
                 self._gather_staged(ids, out, target)
         return out
 
-    def update(self, ids: Any, rows: Any) -> None:
+    def update(self, ids: torch.Tensor | np.ndarray, rows: torch.Tensor | np.ndarray) -> None:
         """Writes new rows over old ones. Every gather from now on, by a GPU cache of this store, too, gives these rows
         bit for bit.
 
@@ -479,9 +517,12 @@ class CompressedFeatureStore:
         """Bytes of a slot that a GPU fetches before it knows the payload's length."""
         return self._lead_bytes if self._shared is None else self._shared.lead_bytes
 
-    @property
     def is_pinned(self) -> bool:
-        """Whether the rows are page-locked by now."""
+        """As of a tensor.
+
+        Returns:
+            Whether the rows are page-locked by now.
+        """
         return self._pinned is not None
 
     @property
@@ -559,18 +600,25 @@ class CompressedFeatureStore:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """(num_rows, *row_shape)."""
         return (self._held.num_rows, *self.codec.row_shape)
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of the rows."""
         return self.codec.dtype
 
     @property
     def layout(self) -> Layout:
+        """What `build` was asked for. A file holds the slots' length alone: of one whose slots are as long as a row it
+        is "inplace"."""
+        if self._layout is not None:
+            return self._layout
         return "compact" if self.slot_bytes < self.codec.row_bytes else "inplace"
 
     @property
     def slot_bytes(self) -> int:
+        """Length of each row's slot."""
         return self._held.slot_bytes
 
     @property
@@ -581,6 +629,7 @@ class CompressedFeatureStore:
 
     @property
     def raw_nbytes(self) -> int:
+        """Bytes of the same rows, uncompressed."""
         return self._held.raw_nbytes
 
     @property
@@ -615,6 +664,7 @@ class CompressedFeatureStore:
             self.gather_on(resolve_device(device, torch.device("cuda"))).count_unique()
 
     def reset_stats(self) -> None:
+        """From now on `stats` counts from zero. Does not wait."""
         for on_gpu in list(self._on_gpus.values()):
             on_gpu.gather.reset_stats()
 
@@ -682,6 +732,7 @@ class CompressedFeatureStore:
                 "lead_bytes": self.lead_bytes,
                 "pin": self._pin,
                 "slot_of": self._slot_of,
+                "layout": self._layout,
             }
 
     def _reduce_for_processes(self) -> tuple[Any, ...]:
@@ -689,7 +740,7 @@ class CompressedFeatureStore:
         Raises OSError, PinError and RuntimeError, as `_share`."""
         pin = "auto" if self._pin is True else self._pin
         if self._writable:
-            state = {"shared": self._share(), "codec": self.codec, "pin": pin}
+            state = {"shared": self._share(), "codec": self.codec, "pin": pin, "layout": self._layout}
         else:
             state = {**self.__getstate__(), "pin": pin}  # a file's name
         return copyreg.__newobj__, (type(self),), state  # type: ignore[attr-defined]
@@ -708,6 +759,20 @@ class CompressedFeatureStore:
 
 
 ForkingPickler.register(CompressedFeatureStore, CompressedFeatureStore._reduce_for_processes)
+
+
+def _refuse_weights_only(cls: type) -> None:
+    raise TypeError(
+        "torch.load makes nothing but tensors of a file, unless it may run code (weights_only=False), and this one "
+        "holds a pickled CompressedFeatureStore. store.save(path) and CompressedFeatureStore.load(path) keep a store "
+        "in a file that may come from anyone"
+    )
+
+
+if hasattr(torch.serialization, "add_safe_globals"):  # what torch.load finds under this name, to refuse it by
+    torch.serialization.add_safe_globals(
+        [type("CompressedFeatureStore", (), {"__module__": __name__, "__new__": _refuse_weights_only})]
+    )
 
 
 def _parts(held: HeldFile) -> dict[str, Any]:

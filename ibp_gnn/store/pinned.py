@@ -87,8 +87,9 @@ def _context_of(device: torch.device | None) -> contextlib.AbstractContextManage
 def _why(rows: CompressedRows, error: Exception) -> str:
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     ulimit = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit // 1024} KiB"
+    way = "" if torch.cuda.is_available() else ". Without a GPU nothing needs page-locked rows: pin='auto' or pin=False"
     asked = rows.slots.numel() + rows.overflow.numel()
     return (
         f"could not page-lock {asked} bytes ({asked / 2**30:.2f} GiB) of compressed rows: {error}; "
-        f"`ulimit -l` is {ulimit}"
+        f"`ulimit -l` is {ulimit}{way}"
     )

@@ -186,7 +186,12 @@ def _open_store(
     """The file's store, or a new one in this order. Raises ConfigError for a file of other rows."""
     if config.path is None:
         return CompressedFeatureStore.build(
-            rows, codec=config.codec, layout=config.layout, order=order, pin=config.pin, progress=progress
+            rows,
+            codec=config.codec,
+            layout=config.layout,
+            order=order,
+            pin=config.pin,
+            progress=None if progress else False,
         )
     try:
         store = CompressedFeatureStore.load(config.path, pin=config.pin, mmap=mmap)

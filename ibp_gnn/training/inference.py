@@ -7,6 +7,7 @@ computed once, but all of them have to be kept; that is what limits the size of 
 from __future__ import annotations
 
 import hashlib
+import logging
 import resource
 import sys
 import time
@@ -31,6 +32,8 @@ from .sage import choose_aggregation, copy_async
 from .sampling import make_full_loader
 from .store_builder import StoreBuilder
 from .timing import PhaseTimer
+
+_logger = logging.getLogger(__name__)
 
 
 class LayerInput(Protocol):
@@ -173,7 +176,8 @@ class Inference:
         config = self.config
         loader = make_full_loader(self.graph, ids, batch_size=config.batch_size, workers=config.workers)
         name = f"layer {number + 1}/{self.num_layers}"
-        with tqdm(total=len(ids), desc=name, unit="node", unit_scale=True, disable=not self.show_progress) as bar:
+        options = {"unit": "node", "unit_scale": True, "delay": 1, "disable": not self.show_progress}
+        with tqdm(total=len(ids), desc=name, **options) as bar:
             for input_nodes, output_nodes, block in loader:
                 mark("sample")
                 x = source.gather(copy_async(input_nodes, self.device), device=self.device)
@@ -239,7 +243,9 @@ class Inference:
         }
 
 
-def run(config: InferenceConfig, *, commit: str | None = None, log: Callable[[str], None] = print) -> dict[str, Any]:
+def run(
+    config: InferenceConfig, *, commit: str | None = None, log: Callable[[str], None] = _logger.info
+) -> dict[str, Any]:
     """Infer all nodes, write the outputs and the record (`config.log.json`) if asked for, and return the latter."""
     path = record.prepare(config.log.json) if config.log.json else None
     for name in ("predictions", "logits"):

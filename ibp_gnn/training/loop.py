@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import socket
 import sys
 import time
@@ -28,6 +29,8 @@ from .seeding import seed_everything, use_deterministic_algorithms
 from .step import Loop
 from .timing import PhaseTimer
 
+_logger = logging.getLogger(__name__)
+
 # Independent random streams of one seed. Every epoch starts its own, so what happens in between (evaluation,
 # building the store) cannot change the training. _TRAIN and _EVALUATE are further ones in each process.
 _INIT, _TRAIN, _EVALUATE, _PRESAMPLE, _ORDER = range(5)
@@ -47,7 +50,7 @@ _HETERO_LOOP = ("hetero_loop", "HeteroDGLLoop")
 class Run:
     """The parts of a run, made once: graph, features, model, optimiser."""
 
-    def __init__(self, config: TrainingConfig, log: Callable[[str], None] = print) -> None:
+    def __init__(self, config: TrainingConfig, log: Callable[[str], None] = _logger.info) -> None:
         """Joins the other processes under torchrun, loads the data and builds the store. Raises ConfigError if the
         config asks for what is not here, ImportError if its loop needs what is not installed."""
         if config.train.deterministic:
@@ -262,10 +265,12 @@ class Run:
 
     def _progress(self, name: str, ids: torch.Tensor) -> tqdm:
         steps = -(-len(ids) // self.config.train.batch_size)
-        return tqdm(total=steps, desc=name, unit="step", leave=False, disable=not self.show_progress)
+        return tqdm(total=steps, desc=name, unit="step", leave=False, delay=1, disable=not self.show_progress)
 
 
-def run(config: TrainingConfig, *, commit: str | None = None, log: Callable[[str], None] = print) -> dict[str, Any]:
+def run(
+    config: TrainingConfig, *, commit: str | None = None, log: Callable[[str], None] = _logger.info
+) -> dict[str, Any]:
     """Train, evaluate, write the record to `config.log.json` if set, and return it. Under torchrun each process calls
     it, all get the same record, and the first one writes."""
     writes = is_first_process()
@@ -406,5 +411,7 @@ def pick_device(wanted: str) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ConfigError(f"device: want {wanted}, but torch {torch.__version__} sees no usable CUDA device")
+        raise ConfigError(
+            f"device: want {wanted}, but torch {torch.__version__} sees no usable CUDA device; device=cpu needs none"
+        )
     return torch.device("cuda", torch.cuda.current_device())

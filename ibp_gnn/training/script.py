@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import warnings
 from collections.abc import Callable
@@ -45,6 +46,7 @@ def run_script(
     # Advice about packages that DGL chose, and about a tuning of DGL's that nobody here can act on.
     warnings.filterwarnings("ignore", message=r"\s*#+\s*WARNING!\s*The 'datapipes'")
     warnings.filterwarnings("ignore", message="Dataloader CPU affinity opt is not enabled")
+    _show_log()
     try:
         config = load(config_type, arguments.config, arguments.overrides)
         result = run(config, commit=record.git_commit(Path(script).resolve().parent))
@@ -56,3 +58,12 @@ def run_script(
     if is_first_process():
         print(json.dumps(summarize(config, result)))
     return 0
+
+
+def _show_log() -> None:
+    """What the library logs goes to stdout, a line each, before the JSON."""
+    logger = logging.getLogger("ibp_gnn")
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.handlers[:] = [handler]  # once, however often a process runs scripts
+    logger.setLevel(logging.INFO)

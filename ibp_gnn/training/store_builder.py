@@ -31,7 +31,8 @@ class StoreBuilder:
         self.codec = fit_codec(rows, codec, layout)
         histogram = payload_histogram(self.codec.measure(rows), self.codec.row_bytes)
         slot_bytes = choose_slot_bytes(histogram, layout)
-        self._histogram, self._pin = torch.zeros_like(histogram), pin  # of the rows that were written
+        self._histogram = torch.zeros_like(histogram)  # of the rows that were written
+        self._pin, self._layout = pin, layout
         expected = num_rows * count_overflow(histogram, slot_bytes) // len(rows)
         self._rows = CompressedRows.empty(num_rows, self.codec.row_bytes, slot_bytes, expected)
         self._pending = rows[:0]
@@ -58,7 +59,7 @@ class StoreBuilder:
             rows = rows.with_overflow(self._overflowed)
         # Not the sample's: a GPU takes a payload that is longer than all of them for a damaged one.
         lead_bytes = best_lead_bytes(self.codec.form, self._histogram, rows.slot_bytes)
-        return CompressedFeatureStore(self.codec, rows, lead_bytes, self._pin)
+        return CompressedFeatureStore(self.codec, rows, lead_bytes, self._pin, layout=self._layout)
 
     def _write(self, rows: torch.Tensor) -> None:
         if len(rows) == 0:

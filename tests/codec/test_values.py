@@ -12,6 +12,7 @@ from ibp_gnn.codec.values import (
     SUPPORTED_DTYPES,
     as_ids,
     as_tensor,
+    check_gpu,
     check_row_shape,
     dtype_from_name,
     num_values,
@@ -96,20 +97,39 @@ def test_tensors_are_detached_and_materialised():
     assert type(as_tensor(torch.nn.Parameter(values))) is torch.Tensor
 
 
+class _Frame:
+    """As a data frame of pandas."""
+
+    to_numpy = None
+
+
 @pytest.mark.parametrize(
     ("rows", "error", "got"),
     [
         ([1.0], TypeError, "want a torch.Tensor or a numpy.ndarray, got list"),
         (None, TypeError, "got NoneType"),
         (1.5, TypeError, "got float"),
-        (torch.zeros(2, dtype=torch.complex64), TypeError, "got torch.complex64"),
-        (torch.zeros(2, dtype=torch.uint16), TypeError, "got torch.uint16"),
-        (torch.zeros(2, 2).to_sparse(), TypeError, "want a dense tensor, got layout torch.sparse_coo"),
+        (torch.zeros(2, dtype=torch.complex64), TypeError, r"got torch.complex64; torch.view_as_real\(features\)"),
+        (torch.zeros(2, dtype=torch.uint16), TypeError, r"got torch.uint16; features.view\(torch.int16\) has the same"),
+        (torch.zeros(2, 2).to_sparse(), TypeError, r"got layout torch.sparse_coo; features.to_dense\(\) makes one"),
+        ("a.npy", TypeError, r"got str; read the file first: numpy.load\('a.npy', mmap_mode='r'\)"),
+        (
+            np.ma.masked_array([1.0, 2.0], [True, False]),
+            TypeError,
+            r"got a masked array; fill it: features.filled\(VAL",
+        ),
+        (_Frame(), TypeError, r"got _Frame; features.to_numpy\(\) makes one"),
         (torch.zeros(2, device="meta"), ValueError, "want a tensor on cpu or cuda, got meta"),
-        (np.zeros(2, np.complex128), TypeError, "got numpy complex128"),
-        (np.zeros(2, ">f4"), TypeError, "in native byte order, got numpy >f4"),
-        (np.zeros(2, ">i8"), TypeError, "in native byte order, got numpy >i8"),
-        (np.zeros(2, np.uint32), TypeError, "got numpy uint32"),
+        (np.zeros(2, np.complex128), TypeError, r"got numpy complex128; features.view\(numpy.float64\) has the same"),
+        (
+            np.zeros(2, ">f4"),
+            TypeError,
+            r">f4; features.astype\(features.dtype.newbyteorder\('='\)\) has the same values",
+        ),
+        (np.zeros(2, ">i8"), TypeError, r"in native byte order, got numpy >i8; features.astype\("),
+        (np.zeros(2, ">u2"), TypeError, "got numpy >u2$"),
+        (np.zeros(2, np.uint16), TypeError, r"got numpy uint16; features.view\(numpy.int16\) has the same bits"),
+        (np.zeros(2, np.uint32), TypeError, r"got numpy uint32; features.view\(numpy.int32\) has the same bits"),
         (np.zeros(2, "U3"), TypeError, "got numpy <U3"),
         (np.zeros(2, "M8[s]"), TypeError, r"got numpy datetime64\[s\]"),
         (np.zeros(2, object), TypeError, "got numpy object"),
@@ -224,3 +244,22 @@ def test_devices():
 def test_cuda_devices_have_an_index():
     assert resolve_device("cuda", CPU) == torch.device("cuda", torch.cuda.current_device())
     assert resolve_device("cuda:0", CPU) == torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("values", [np.arange(6, dtype=">f4"), np.arange(6, dtype=np.uint16), np.arange(6) * 1j])
+def test_the_ways_that_errors_name_keep_all_bits(values):
+    with pytest.raises(TypeError) as error:
+        as_tensor(values, "features")
+    way = str(error.value).split("; ")[-1].split(" has the same")[0]
+    rows = as_tensor(eval(way, {"features": values, "numpy": np}))
+    np.testing.assert_array_equal(rows.numpy().view(values.dtype.newbyteorder("=")), values)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_names_the_cpu():
+    for check in (lambda: check_gpu(torch.device("cuda")), lambda: resolve_device("cuda:1", torch.device("cpu"))):
+        with pytest.raises(RuntimeError, match=r"is_available\(\) is False. Without a GPU: device='cpu'"):
+            check()
+    check_gpu(torch.device("cpu"))
+    with pytest.raises(ValueError, match="device: want cpu or cuda, got meta"):
+        resolve_device("meta", CPU)

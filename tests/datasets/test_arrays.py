@@ -53,7 +53,11 @@ def test_features_are_not_read(tmp_path: Path) -> None:
         ({"labels": np.full(400, 1.5)}, "labels: want class numbers, got 1.5"),
         ({"labels": np.full(400, -1)}, r"labels of train_ids: want values in \[0, 0\), got -1"),
         ({"labels": np.zeros((400, 2), int)}, r"labels: want one label a node, .* got \[400, 2\]"),
-        ({"train": np.ones(400, bool)}, r"train: want node ids, integers \[n\], got \[400\] bool"),
+        (
+            {"train": np.ones(399, bool)},
+            r"train: want node ids, integers \[n\], or a mask, bool \[400\], got \[399\] bool",
+        ),
+        ({"test": np.ones(4)}, r"test: want node ids, integers \[n\], or a mask, bool \[400\], got \[4\] float64"),
         ({"val": np.array([-1])}, r"val_ids: want values in \[0, 400\), got -1"),
         ({"train": np.array([], int)}, "train_ids: want at least 1 node, got none"),
     ],
@@ -70,3 +74,12 @@ def test_arrays_without_files(tmp_path: Path) -> None:
     np.save(tmp_path / "features.npy", folders.rows())
     with pytest.raises(DatasetError, match="graph.npz"):
         load_dataset("arrays", root=tmp_path)
+
+
+def test_splits_as_masks(tmp_path: Path) -> None:
+    masks = {name: np.arange(folders.NUM_NODES) % 3 == place for place, name in enumerate(("train", "val", "test"))}
+    folders.write_arrays(tmp_path / "mine", **masks)
+    dataset = load_dataset("arrays", root=tmp_path / "mine")
+    assert isinstance(dataset, NodeDataset)
+    for name, mask in masks.items():
+        assert getattr(dataset, f"{name}_ids").tolist() == np.flatnonzero(mask).tolist()

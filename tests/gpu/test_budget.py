@@ -11,7 +11,7 @@ from matrices import EXHAUSTIVE
 import ibp_gnn
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, share_budget
 from ibp_gnn.gpu.budget import CachePlan, plan_caches
-from ibp_gnn.gpu.cache import _rows_that_fit, bytes_of_each, fixed_bytes
+from ibp_gnn.gpu.cache import bytes_of_each, fixed_bytes, rows_that_fit
 from ibp_gnn.store.order import hottest_first
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
 
@@ -163,7 +163,7 @@ def test_one_feature_gets_the_rows_of_a_single_cache() -> None:
             (plan,) = plan_caches({"x": store}, limit, 500, hotness={"x": scores}).values()
             count = min(500, len(plan.ids))
             assert torch.equal(plan.ids, order[:count]) and plan.is_prefix == is_prefix
-            assert count == _rows_that_fit(store, order, limit, 1.0, fixed)
+            assert count == rows_that_fit(store, order, limit, 1.0, fixed)
             check_plan({"x": plan}, {"x": store}, limit)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, _native
 from ibp_gnn.codec.values import to_bytes
-from ibp_gnn.gpu.cache import _hot_order, _rows_that_fit
+from ibp_gnn.gpu.cache import hot_order, rows_that_fit
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
 
 ROWS, WIDTH = 3000, 50
@@ -26,12 +26,12 @@ def store() -> CompressedFeatureStore:
 
 def test_hottest_rows_come_first(store: CompressedFeatureStore) -> None:
     hotness = torch.randint(0, 50, (ROWS,))
-    order = _hot_order(store, hotness, None)
+    order = hot_order(store, hotness, None)
     assert order.sort().values.tolist() == list(range(ROWS))
     pairs = [(-int(hotness[row]), int(row)) for row in order]
     assert pairs == sorted(pairs), "by falling hotness, then by rising id"
-    assert _hot_order(store, None, torch.tensor([5, 3], dtype=torch.int32)).tolist() == [5, 3]
-    assert _hot_order(store, None, None).tolist() == list(range(ROWS))
+    assert hot_order(store, None, torch.tensor([5, 3], dtype=torch.int32)).tolist() == [5, 3]
+    assert hot_order(store, None, None).tolist() == list(range(ROWS))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_hottest_rows_come_first(store: CompressedFeatureStore) -> None:
 )
 def test_bad_hotness_is_refused(store: CompressedFeatureStore, options: dict, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
-        _hot_order(store, options.get("hotness"), options.get("hot_ids"))
+        hot_order(store, options.get("hotness"), options.get("hot_ids"))
 
 
 def test_the_rows_that_fit_are_counted_to_the_byte(store: CompressedFeatureStore) -> None:
@@ -55,14 +55,14 @@ def test_the_rows_that_fit_are_counted_to_the_byte(store: CompressedFeatureStore
     fixed = 4 * ROWS + store.rows.bitmask.numel() + store.codec.form.device_nbytes
     for wanted in (1, 2, 31, 32, 33, 999, ROWS):
         needed = fixed + store.rows.select(order[:wanted]).nbytes
-        assert _rows_that_fit(store, order, needed, needed, fixed) == wanted
+        assert rows_that_fit(store, order, needed, needed, fixed) == wanted
         if wanted > 1:
-            assert _rows_that_fit(store, order, needed - 1, needed - 1, fixed) == wanted - 1
+            assert rows_that_fit(store, order, needed - 1, needed - 1, fixed) == wanted - 1
     with pytest.raises(ValueError, match=rf"want at least {fixed + store.rows.select(order[:1]).nbytes} bytes"):
-        _rows_that_fit(store, order, fixed, fixed, fixed)
+        rows_that_fit(store, order, fixed, fixed, fixed)
     everything = fixed + store.rows.select(order).nbytes
     with pytest.warns(UserWarning, match=f"more than the {everything} bytes that caching {ROWS} rows takes"):
-        assert _rows_that_fit(store, order, everything + 1, everything + 1, fixed) == ROWS
+        assert rows_that_fit(store, order, everything + 1, everything + 1, fixed) == ROWS
 
 
 @pytest.mark.cuda

@@ -638,3 +638,11 @@ def test_rows_on_a_gpu_for_a_cpu_graph(attached: Attached) -> None:
     sampler = dgl.dataloading.NeighborSampler([3], prefetch_node_feats=["feat"])
     for nodes, _, blocks in loader(attached.g, SEEDS, sampler, num_workers=2):
         assert_same_bits(blocks[0].srcdata["feat"], attached.x[nodes].to("cuda:0"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there() -> None:
+    with pytest.raises(
+        RuntimeError, match="device: want one that torch can use, got cuda.*Without a GPU: device='cpu'"
+    ):
+        attach(graph(), "feat", SOURCE, device="cuda")

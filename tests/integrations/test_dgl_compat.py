@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from ibp_gnn._install import install_command
 from ibp_gnn.integrations import dgl_compat
 
 needs_dgl = pytest.mark.skipif(importlib.util.find_spec("dgl") is None, reason="DGL is not installed")
 
 PACKAGES = Path(dgl_compat.__file__).parents[2]  # where the package under test is, installed or in the source tree
-INSTALL_COMMAND = "pip install 'ibp-gnn[dgl]'"
+INSTALL_COMMAND = install_command("dgl")
 
 
 def run_python(code: str, home: Path, *, path: Path | None = None, **env: str) -> str:

@@ -178,7 +178,7 @@ def test_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not features.is_pinned()
     assert not any(features[key].is_pinned() for key in (FEAT, LABEL))
     assert not CompressedFeature(TensorSource(rows)).is_pinned()
-    monkeypatch.setattr(CompressedFeatureStore, "is_pinned", True)
+    monkeypatch.setattr(CompressedFeatureStore, "is_pinned", lambda store: True)
     assert features[FEAT].is_pinned() and CompressedFeature(CpuCache(features[FEAT].source)).is_pinned()
     assert not features.is_pinned()  # not all of them
     assert compressed({FEAT: rows}).is_pinned()

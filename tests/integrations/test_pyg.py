@@ -27,6 +27,7 @@ from torch_geometric.data.feature_store import AttrView  # noqa: E402
 from torch_geometric.sampler import NodeSamplerInput  # noqa: E402
 
 import ibp_gnn  # noqa: E402
+from ibp_gnn._install import install_command  # noqa: E402
 from ibp_gnn.pyg import NeighborSampler, PyGFeatureStore  # noqa: E402
 from ibp_gnn.testing import assert_bitwise_equal  # noqa: E402
 
@@ -455,7 +456,7 @@ def test_nothing_is_imported_before_it_is_needed(tmp_path: Path) -> None:
 def test_without_pyg(tmp_path: Path) -> None:
     source = "import sys; sys.modules['torch_geometric'] = None; import ibp_gnn; ibp_gnn.pyg"
     done = run_python(source, tmp_path)
-    assert "ibp_gnn.pyg needs torch_geometric, which is not installed. Run: pip install 'ibp-gnn[pyg]'" in done.stderr
+    assert f"ibp_gnn.pyg needs torch_geometric, which is not installed. Run: {install_command('pyg')}" in done.stderr
 
 
 # Features of edges

@@ -184,3 +184,31 @@ def test_what_the_sampler_refuses() -> None:
         sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([0]), time=torch.tensor([0])))
     with pytest.raises(NotImplementedError, match="LinkNeighborLoader"):
         sampler.sample_from_edges(None)
+
+
+@pytest.mark.parametrize(
+    ("fanouts", "message"),
+    [
+        (10, r"such as \[10, 10\], got int 10; for one hop: \[10\]"),
+        ("10", "got str '10'"),
+        (None, "got NoneType None"),
+        ({10, 5}, "got set"),
+        ([10, "5"], "got str '5' in it"),
+        ([2.5], "got float 2.5 in it"),
+        ([[10], [5]], r"got list \[10\] in it"),
+        ([True], "got bool True in it"),
+        (torch.ones(2), "got float 1.0 in it"),
+    ],
+)
+def test_fanouts_of_a_wrong_type(fanouts: object, message: str) -> None:
+    with pytest.raises(TypeError, match=f"num_neighbors: want a list of whole numbers, one for each hop.*{message}"):
+        NeighborSampler(plain_data(), fanouts)
+
+
+@pytest.mark.parametrize("fanouts", [(2, 2), torch.tensor([2, 2]), np.array([2, 2]), [np.int64(2), 2]])
+def test_fanouts_of_other_kinds(fanouts: object) -> None:
+    outputs = []
+    for given in (fanouts, [2, 2]):
+        torch.manual_seed(0)
+        outputs.append(sample(NeighborSampler(plain_data(), given), [3, 7]))
+    assert torch.equal(outputs[0].node, outputs[1].node)

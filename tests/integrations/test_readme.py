@@ -123,6 +123,15 @@ def check_pyg(names: Names) -> None:
         assert_bitwise_equal(names["out"], batch.x)
 
 
+def store_names(folder: Path) -> Names:
+    return {"np": np, "store": store(), "ids": IDS}
+
+
+def check_store(names: Names) -> None:
+    assert_bitwise_equal(names["rows"], features()[IDS])
+    assert_bitwise_equal(names["array"], features().numpy())
+
+
 def edge_names(folder: Path) -> Names:
     edge_attr = torch.arange(NUM_EDGES).to(torch.float32)[:, None]
     return {"ibp_gnn": ibp_gnn, "edge_attr": edge_attr, "batch": types.SimpleNamespace(e_id=IDS)}
@@ -387,6 +396,7 @@ EXAMPLES = {
     "readme-pyg": Example(pyg_imported, check_pyg, (needs_pyg,)),
     "readme-gpu": Example(gpu_names, check_gpu, (needs_gpu, needs_dgl)),
     "readme-file": Example(file_names, check_file),
+    "adapters-store": Example(store_names, check_store),
     "adapters-dgl": Example(dgl_names, check_dgl_rows, (needs_dgl,)),
     "adapters-graphbolt": Example(graphbolt_names, check_graphbolt, (needs_graphbolt,)),
     "adapters-pyg": Example(pyg_names, check_pyg, (needs_pyg,)),

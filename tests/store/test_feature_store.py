@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import pickle
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from store_files import build, mixed_rows
 
-from ibp_gnn import Codec, CompressedFeatureStore, FormatError, _native
+from ibp_gnn import (
+    Codec,
+    CompressedFeatureStore,
+    CompressedGPUCache,
+    FormatError,
+    Prefetcher,
+    _native,
+    share_budget,
+)
 from ibp_gnn.codec.values import SUPPORTED_DTYPES
 from ibp_gnn.testing import KINDS, assert_bitwise_equal, special_rows
 
@@ -154,7 +164,21 @@ def test_bad_ids(ids: object, error: type, message: str) -> None:
         (torch.zeros(4, 0), {}, ValueError, r"features: want at least 1 value per row, got shape \[4, 0\]"),
         (torch.tensor(1.0), {}, ValueError, r"features: want \[n, \*row_shape\], got a scalar"),
         (torch.zeros(4, 2, dtype=torch.complex64), {}, TypeError, "got torch.complex64"),
-        ([[1.0]], {}, TypeError, "features: want a torch.Tensor or a numpy.ndarray, got list"),
+        (
+            [[1.0]],
+            {},
+            TypeError,
+            r"features: want a torch.Tensor or a numpy.ndarray, got list; numpy.array\(features\)",
+        ),
+        ("x.npy", {}, TypeError, r"got str; read the file first: numpy.load\('x.npy', mmap_mode='r'\)"),
+        (Path("x.npy"), {}, TypeError, r"got PosixPath; read the file first: numpy.load\('x.npy'"),
+        (
+            np.ma.masked_array(np.ones((4, 2)), [[True, False]] * 4),
+            {},
+            TypeError,
+            r"masked array.*features.filled\(VALUE\)",
+        ),
+        (torch.eye(3).to_sparse(), {}, TypeError, r"want a dense tensor, got .*; features.to_dense\(\)"),
         (torch.zeros(4, 2), {"layout": "dense"}, ValueError, "layout: want 'compact' or 'inplace', got 'dense'"),
         (torch.zeros(4, 2), {"codec": "zip"}, ValueError, r"codec: want one of \['auto', 'dict', 'ibp'\], got 'zip'"),
         (torch.zeros(4, 2), {"codec": 3}, TypeError, "codec: want a name or a Codec, got int"),
@@ -381,3 +405,64 @@ def test_a_damaged_table_of_slots_is_refused() -> None:
         store.slot_of[7] = bad
         with pytest.raises(FormatError, match=f"row 7: want a slot of 0 to 39, got {bad}"):
             store.gather(torch.tensor([6, 7, 8]))
+
+
+def test_values_of_features_that_need_grad() -> None:
+    features = mixed_rows(torch.float32, 8, 40).requires_grad_()
+    rows = build(features).gather(torch.arange(40))
+    assert not rows.requires_grad
+    assert_bitwise_equal(rows, features.detach())
+
+
+def test_a_store_larger_than_its_rows_warns() -> None:
+    noise = torch.randint(-(2**62), 2**62, (9, 3), generator=torch.Generator().manual_seed(0))
+    with pytest.warns(
+        UserWarning, match="compressing does not pay here: the store takes [0-9,]+ bytes, the raw rows"
+    ) as seen:
+        store = CompressedFeatureStore.build(noise)
+    assert store.nbytes > store.raw_nbytes and f"{store.nbytes:,} bytes" in str(seen[0].message)
+    assert seen[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build(torch.zeros(2000, 16))
+        build(torch.zeros(0, 16))
+
+
+@pytest.mark.parametrize("layout", ["compact", "inplace"])
+def test_the_layout_is_the_one_that_was_asked_for(layout: str, tmp_path: Path) -> None:
+    """Also of rows that cannot be compressed, whose compact slots are as long as rows."""
+    noise = torch.randint(-(2**62), 2**62, (90, 4), generator=torch.Generator().manual_seed(0))
+    for rows in (noise, torch.zeros(90, 4)):
+        store = build(rows, layout=layout)
+        for same in (store, pickle.loads(pickle.dumps(store))):
+            assert same.layout == layout and f", {layout}, " in repr(same)
+        store.save(tmp_path / f"{layout}.ibp")
+        with CompressedFeatureStore.load(tmp_path / f"{layout}.ibp") as loaded:  # a file has the slots' length alone
+            assert loaded.layout == ("compact" if store.slot_bytes < store.codec.row_bytes else "inplace")
+
+
+def test_what_is_built_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "ibp_gnn"):
+        store = build(torch.zeros(50, 4))
+    assert ("ibp_gnn.store.feature_store", logging.DEBUG, f"built {store!r}") in caplog.record_tuples
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_errors_name_the_cpu() -> None:
+    store = build(torch.zeros(50, 4))
+    way = r"device: want one that torch can use, got cuda; .*Without a GPU: device='cpu' .*the store itself"
+    for call in (
+        lambda: store.gather(torch.arange(3), "cuda"),
+        lambda: store.count_unique(),
+        lambda: CompressedGPUCache(store, "4 rows"),
+        lambda: share_budget({"a": store}, "4 rows"),
+        lambda: Prefetcher([], store, device="cuda"),
+    ):
+        with pytest.raises(RuntimeError, match=way):
+            call()
+    for make in (
+        lambda: CompressedGPUCache(store, "4 rows", device="cpu"),
+        lambda: share_budget({"a": store}, "4 rows", device="cpu"),
+    ):
+        with pytest.raises(ValueError, match="device: want cuda, got cpu; on the CPU the store"):
+            make()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from ..._install import install_command
 from .machine import Gpu, Machine
 from .probes import Facts
 
@@ -261,12 +262,12 @@ def _nvcc(machine: Machine) -> Check:
 
 
 def _dgl(machine: Machine, torch: Facts, dgl: Facts, versions: Mapping[str, str | None]) -> Check:
-    name, extra = "DGL", _dgl_extra(torch)
+    name, install = "DGL", _dgl_command(torch)
     if versions["dgl"] is None and dgl["error"]:
         if _numbers(machine.python) >= (3, 13):
             found = f"not installed; it has wheels for Python up to 3.12, not for {machine.python}"
-            return Check(name, "note", found, f"with Python 3.12: pip install '{extra}'")
-        return Check(name, "note", "not installed; `loop: dgl` and `loop: graphbolt` need it", f"pip install '{extra}'")
+            return Check(name, "note", found, f"with Python 3.12: {install}")
+        return Check(name, "note", "not installed; `loop: dgl` and `loop: graphbolt` need it", install)
     if dgl["error"] is None:
         found = dgl["version"] + ("" if dgl["version"] == "2.1.0" else "; ibp_gnn is tested with 2.1.0")
         if dgl.get("cuda_error"):
@@ -276,11 +277,11 @@ def _dgl(machine: Machine, torch: Facts, dgl: Facts, versions: Mapping[str, str 
         return Check(name, "note", f"{versions['dgl']}; not looked at, since torch cannot be imported")
     if dgl["missing"]:
         distribution = _DISTRIBUTIONS.get(dgl["missing"], dgl["missing"].partition(".")[0])
-        fix = f"pip install {distribution} (or all that DGL needs: pip install '{extra}')"
+        fix = f"pip install {distribution} (or all that DGL needs: {install})"
         return Check(name, "warning", f"{versions['dgl'] or 'DGL'} needs {dgl['missing']}, which is not installed", fix)
     if "DGLBACKEND" in dgl["error"]:
         return Check(name, "warning", dgl["error"], "export DGLBACKEND=pytorch")
-    fix = f"pip install --force-reinstall --no-deps dgl==2.1.0; then pip install '{extra}'"
+    fix = f"pip install --force-reinstall --no-deps dgl==2.1.0; then {install}"
     return Check(name, "warning", f"{versions['dgl']} cannot be imported: {dgl['error']}", fix)
 
 
@@ -291,11 +292,12 @@ def _graphbolt(torch: Facts, dgl: Facts) -> Check:
     if dgl["graphbolt_native"]:
         return Check(name, "ok", "with its native library: `loop: graphbolt` works")
     if _has_graphbolt(torch):
-        fix = "pip install 'ibp-gnn[graphbolt]'"
+        fix = install_command("graphbolt")
         return Check(name, "warning", dgl["graphbolt_error"] or "its native library cannot be loaded", fix)
     version = torch.get("version")
     found = f"no native library for torch {version}, only for 2.0.0 to 2.2.1; `loop: dgl` works"
-    return Check(name, "note", found, "for `loop: graphbolt`, in another environment: pip install 'ibp-gnn[graphbolt]'")
+    fix = f"for `loop: graphbolt`, in another environment: {install_command('graphbolt')}"
+    return Check(name, "note", found, fix)
 
 
 def _torchdata(torch: Facts, versions: Mapping[str, str | None]) -> Check:
@@ -312,14 +314,14 @@ def _torchdata(torch: Facts, versions: Mapping[str, str | None]) -> Check:
 
 
 def _pyg(torch: Facts, pyg: Facts, versions: Mapping[str, str | None]) -> Check:
-    name, fix = "PyG", "pip install 'ibp-gnn[pyg]'"
+    name, fix = "PyG", install_command("pyg")
     version = versions["torch-geometric"]
     if pyg["error"] and version is None:
         return Check(name, "note", "not installed; `loop: pyg` needs it", fix)
     if torch["error"]:
         return Check(name, "note", f"{version}; not looked at, since torch cannot be imported")
     if pyg["error"]:
-        return Check(name, "warning", f"{version} cannot be imported: {pyg['error']}", f"{fix} --force-reinstall")
+        return Check(name, "warning", f"{version} cannot be imported: {pyg['error']}", f"reinstall it: {fix}")
     if pyg["native_sampler"]:
         return Check(name, "ok", f"{pyg['version']}, with the sampler that NeighborLoader needs")
     return Check(name, "ok", f"{pyg['version']}; no pyg-lib and no torch-sparse: ibp_gnn.pyg.NeighborSampler samples")
@@ -327,12 +329,12 @@ def _pyg(torch: Facts, pyg: Facts, versions: Mapping[str, str | None]) -> Check:
 
 def _ogb(versions: Mapping[str, str | None]) -> Check:
     if versions["ogb"] is None:
-        return Check("ogb", "note", "not installed; the OGB data sets need it", "pip install 'ibp-gnn[ogb]'")
+        return Check("ogb", "note", "not installed; the OGB data sets need it", install_command("ogb"))
     return Check("ogb", "ok", versions["ogb"])
 
 
-def _dgl_extra(torch: Facts) -> str:
-    return "ibp-gnn[graphbolt]" if _has_graphbolt(torch) else "ibp-gnn[dgl]"
+def _dgl_command(torch: Facts) -> str:
+    return install_command("graphbolt" if _has_graphbolt(torch) else "dgl")
 
 
 def _has_graphbolt(torch: Facts) -> bool:

@@ -7,7 +7,7 @@ import os
 import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from .header import StoreHeader, describe, table_bytes
 from .journal import Journal, LostWorkError
 from .sorted_reader import SortedReader
 from .writing import StoreWriter, check_space
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 # Ordered rows of a memory-mapped file that is longer are sorted on the disk first, instead of being read at random.
 _SORT_BYTES = 256 << 20
@@ -72,31 +75,39 @@ def _build(job: Job, path: Path, journal: Journal) -> None:
     if job.order is not None and _wants_sorting(job):
         checksums = None if plan is None else plan.sorted_checksums
         reader = SortedReader(_beside(path, "sorted"), job.order, job.codec.row_bytes, job.step, checksums)
-    if plan is None:
-        partial.unlink(missing_ok=True)
-        if isinstance(reader, SortedReader):
-            plan, lengths = _size_sorting(job, reader)
-        else:
-            plan, lengths = build.size(job, reader.chunks())
-        journal.write_plan(dataclasses.asdict(plan))
-    _compress_to(partial, job, plan, reader, lengths, journal)
+    rows_done = journal.chunks[-1]["rows"] if plan is not None and journal.chunks else 0
+    with job.bar(is_sized=plan is not None, rows_done=rows_done) as bar:
+        if plan is None:
+            partial.unlink(missing_ok=True)
+            if isinstance(reader, SortedReader):
+                plan, lengths = _size_sorting(job, reader, bar)
+            else:
+                plan, lengths = build.size(job, reader.chunks(), bar)
+            journal.write_plan(dataclasses.asdict(plan))
+        _compress_to(partial, job, plan, reader, lengths, bar, journal)
     rename(partial, path)
     _beside(path, "sorted").unlink(missing_ok=True)
     journal.delete()
 
 
-def _size_sorting(job: Job, reader: SortedReader) -> tuple[Plan, np.ndarray]:
+def _size_sorting(job: Job, reader: SortedReader, bar: tqdm) -> tuple[Plan, np.ndarray]:
     """Sizes the rows, and deals them to the reader's file on the way."""
     if job.slot_of is None:
         raise ValueError("want a job with an order")
     check_space(reader.path, job.num_rows * job.codec.row_bytes)
     as_they_are = ArrayReader(job.features, job.codec, job.step)
-    plan, lengths = build.size(job, reader.deal(as_they_are.chunks(), job.slot_of), job.slot_of.numpy())
+    plan, lengths = build.size(job, reader.deal(as_they_are.chunks(), job.slot_of), bar, job.slot_of.numpy())
     return dataclasses.replace(plan, sorted_checksums=reader.checksums), lengths
 
 
 def _compress_to(
-    partial: Path, job: Job, plan: Plan, reader: RowReader, lengths: np.ndarray | None, journal: Journal
+    partial: Path,
+    job: Job,
+    plan: Plan,
+    reader: RowReader,
+    lengths: np.ndarray | None,
+    bar: tqdm,
+    journal: Journal,
 ) -> None:
     """Writes the whole file, from where the journal says on. One chunk is compressed while the last is written."""
     header = _header(job, plan)
@@ -118,7 +129,7 @@ def _compress_to(
         with ThreadPoolExecutor(1) as pool:
             pending: Future[None] | None = None
             for first, chunk, overflow_index, overflow_end in build.with_overflow(
-                job, plan, reader, lengths, rows_done, overflow_done
+                job, plan, reader, lengths, bar, rows_done, overflow_done
             ):
                 part = CompressedRows.empty(
                     len(chunk), job.codec.row_bytes, plan.slot_bytes, overflow_end - overflow_done

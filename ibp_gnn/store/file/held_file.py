@@ -40,10 +40,10 @@ class HeldFile:
             raise FormatError(f"{path}: want the file that it was when the store was pickled, got another one")
         return cls(file, place)
 
-    def check(self) -> None:
-        """Checks all that has not been. Raises FormatError."""
+    def check(self, progress: bool | None = None) -> None:
+        """Checks all that has not been. progress: of `progress_bar`. Raises FormatError."""
         if not self.is_checked:
-            self.file.check()
+            self.file.check(progress)
             self.is_checked = True
 
     def check_slots(self, slots: torch.Tensor) -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from ... import _native
 from ...codec.codec import Codec
 from ...codec.compressed_rows import CompressedRows
+from ..progress import progress_bar
 from .file_io import read_at, read_into
 from .header import PREAMBLE_BYTES, FormatError, Section, StoreHeader, parse, parse_preamble
 
@@ -132,8 +132,9 @@ class StoreFile:
         sections = [self.section(name) for name in buffers]
         _in_parallel(read_block, ((section, index) for section in sections for index in range(section.num_blocks)))
 
-    def check(self, progress: bool = False) -> None:
-        """Checks every block that has not been. Raises FormatError saying which is damaged."""
+    def check(self, progress: bool | None = None) -> None:
+        """Checks every block that has not been. progress: of `progress_bar`. Raises FormatError saying which is
+        damaged."""
         if self._all_checked:
             return
         blocks = [
@@ -143,11 +144,11 @@ class StoreFile:
                 ~self._checked[section.first_block : section.first_block + section.num_blocks]
             ).tolist()
         ]
-        with tqdm(total=len(blocks), desc="verifying", unit="block", disable=not progress) as bar:
+        with progress_bar("verifying", sum(map(_length, blocks)), progress) as bar:
 
             def check_block(section: Section, index: int) -> None:
                 self._read_block(section, index)
-                bar.update()
+                bar.update(_length((section, index)))
 
             _in_parallel(check_block, blocks)
         self._all_checked = True
@@ -242,3 +243,9 @@ def _in_parallel(work: Callable[[Section, int], object], blocks: Iterable[tuple[
 
 def _first(flags: torch.Tensor) -> int:
     return int(torch.nonzero(flags)[0])
+
+
+def _length(block: tuple[Section, int]) -> int:
+    section, index = block
+    start, end = section.block(index)
+    return end - start

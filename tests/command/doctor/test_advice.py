@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from gpu_machine import DEVICE, H200, NO_TORCH, on_gpu_machine
 
+from ibp_gnn._install import install_command
 from ibp_gnn.command import doctor
 from ibp_gnn.command.doctor.advice import runs_on
 
@@ -63,19 +64,19 @@ OLD_TORCH = {"version": "2.2.1", "cuda": None}
         ("DGL", "warning", "export DGLBACKEND=pytorch",
          {"dgl": {"error": "ImportError: want pytorch. Set DGLBACKEND=pytorch", "missing": None}}, {}, {}),
         ("DGL", "note", None, {"torch": NO_TORCH, "dgl": NO_TORCH}, {}, {}),
-        ("DGL", "note", "with Python 3.12: pip install 'ibp-gnn[dgl]'",
+        ("DGL", "note", "with Python 3.12: " + install_command("dgl"),
          {"dgl": {"error": "ModuleNotFoundError", "missing": "dgl"}}, {"dgl": None}, {"python": "3.13.0"}),
-        ("GraphBolt", "warning", "pip install 'ibp-gnn[graphbolt]'",
+        ("GraphBolt", "warning", install_command("graphbolt"),
          {"torch": OLD_TORCH, "dgl": {"graphbolt_error": "ImportError: no torchdata"}}, {}, {}),
         ("torchdata", "warning", "pip install torchdata==0.9.0", {}, {"torchdata": "0.10.1"}, {}),
         ("torchdata", "warning", "pip install torchdata==0.7.1", {"torch": OLD_TORCH}, {"torchdata": "0.11.0"}, {}),
         ("torchdata", "warning", "pip install torchdata==0.9.0", {}, {"torchdata": None}, {}),
         ("torchdata", "note", None, {}, {"torchdata": None, "dgl": None}, {}),
-        ("PyG", "note", "pip install 'ibp-gnn[pyg]'",
+        ("PyG", "note", install_command("pyg"),
          {"pyg": {"error": "ModuleNotFoundError", "missing": "torch_geometric"}}, {"torch-geometric": None}, {}),
-        ("PyG", "warning", "pip install 'ibp-gnn[pyg]'",
+        ("PyG", "warning", install_command("pyg"),
          {"pyg": {"error": "the process crashed: SIGABRT", "missing": None}}, {}, {}),
-        ("ogb", "note", "pip install 'ibp-gnn[ogb]'", {}, {"ogb": None}, {}),
+        ("ogb", "note", install_command("ogb"), {}, {"ogb": None}, {}),
     ],
 )  # fmt: skip
 def test_advice(name, severity, fix, facts, versions, changed):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ibp_gnn.integrations.row_index import split_index
+from ibp_gnn.store.row_index import split_index
 from ibp_gnn.testing import assert_bitwise_equal
 
 N = 9
