@@ -222,7 +222,7 @@ def make_plan(
     row_bytes = analysis.codec.row_bytes
     costs = raw_costs(analysis.total_rows, row_bytes), compressed_costs(analysis, sample)
     curve = []
-    for share in np.linspace(0, 1, 21)[1:]:
+    for share in np.linspace(0, 1, 21):
         size = costs[0].fixed_bytes + round(float(share) * analysis.total_rows * row_bytes)
         raw, ours = (max(sampled.hit_rates(each.rows_in(size)).values()) for each in costs)
         curve.append((size, raw, ours))
