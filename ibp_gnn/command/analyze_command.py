@@ -32,8 +32,8 @@ def add_to(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "analyze",
         help="is it worth compressing the features in a file?",
-        description="Reads an array [rows, columns, ...]; says what each codec makes of it,\nand if that pays in bytes. "
-        "Seconds, hit rates: `ibp-gnn plan`.",
+        description="Reads an array [rows, columns, ...]; says what each codec makes of it,\nand if that pays "
+        "in bytes. Seconds, hit rates: `ibp-gnn plan`.",
         epilog=COLUMNS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -89,6 +89,7 @@ def describe(analysis: Analysis) -> str:
     shape = ", ".join(str(size) for size in (analysis.total_rows, *analysis.row_shape))
     dtype = str(analysis.dtype).removeprefix("torch.")
     bound, parts = analysis.bound, analysis.bound.to_dict(columns=False)
+    takes = "not worth it, no codec makes a store smaller" if analysis.enlarges else analysis.recommendation
     lines = [
         f"[{shape}] {dtype}, {analysis.num_rows} rows looked at",
         "",
@@ -111,7 +112,7 @@ def describe(analysis: Analysis) -> str:
         f"store file of all {analysis.total_rows} rows: about {analysis.file_bytes} bytes, savings "
         f"{analysis.file_savings:.1%}: metadata is there once, not in the sample's share; a header, checksums and "
         "sections of whole 4096 bytes come on top",
-        f"auto takes: {'not worth it, no codec makes a store smaller' if analysis.enlarges else analysis.recommendation}",
+        f"auto takes: {takes}",
     ]
     if analysis.narrower_dtype is not None:
         name = str(analysis.narrower_dtype).removeprefix("torch.")

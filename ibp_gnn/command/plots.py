@@ -75,8 +75,8 @@ def plot_plan(plan: Plan, path: str | Path, title: str = "") -> None:
             axes, "--gpu-memory", plan.capacity / unit, 3, _INK, (4 if right else -4, 0), "left" if right else "right"
         )
     figure.supxlabel(
-        f"Estimate, best of the policies {', '.join(plan.raw.hit_rates).replace('_', ' ')}; {plan.sampled_share:.0%} of "
-        f"an epoch sampled.",
+        f"Estimate, best of the policies {', '.join(plan.raw.hit_rates).replace('_', ' ')}; "
+        f"{plan.sampled_share:.0%} of an epoch sampled.",
         x=0.01,
         ha="left",
         fontsize=_SMALL,

@@ -1,4 +1,4 @@
-"""`ibp-gnn plan --measure`: gathers of these features on this machine, raw beside compressed; bits first, then times."""
+"""`ibp-gnn plan --measure`: gathers of these features on this machine, raw beside compressed, bits before times."""
 
 from __future__ import annotations
 
