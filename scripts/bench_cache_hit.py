@@ -181,4 +181,4 @@ def measure_trace(
 
 
 if __name__ == "__main__":
-    main()
+    frame.run_as_script(main)

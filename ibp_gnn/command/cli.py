@@ -10,9 +10,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ..concurrency.exit_status import exit_status
 from . import analyze_command, doctor, store_commands
 from .command_error import CommandError
-from .messages import exit_status, os_error_text
+from .messages import os_error_text
 from .plan import plan_command
 
 

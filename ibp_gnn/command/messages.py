@@ -7,16 +7,11 @@ import errno
 import os
 import re
 import shutil
-import signal
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from .command_error import CommandError
-
-INTERRUPTED = "interrupted; run it again to go on"
-INTERRUPTED_STATUS = 130  # as shells have it: 128 + SIGINT
 
 # What the package calls things, by what the user calls them; of all subcommands.
 _OPTION_OF = {
@@ -32,8 +27,8 @@ _OPTION_OF = {
 }
 _REASONS = {
     errno.ENOENT: "no such file",
-    errno.EISDIR: "want a file, got a directory",
-    errno.ENOTDIR: "a part of the path is a file, not a directory",
+    errno.EISDIR: "want a file, got a folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
     errno.EACCES: "no permission",
     errno.EPERM: "no permission",
     errno.EROFS: "the file system can only be read",
@@ -49,7 +44,7 @@ def explained(doing: str, path: Path | None = None, names: Mapping[str, str] | N
     for them, where they are not those of all subcommands."""
     try:
         yield
-    except BrokenPipeError:  # of standard output: see `exit_status`
+    except BrokenPipeError:  # of standard output: see concurrency/exit_status.py
         raise
     except OSError as error:
         raise CommandError(os_error_text(error, doing, path)) from error
@@ -65,7 +60,7 @@ def os_error_text(error: OSError, doing: str, path: Path | None = None) -> str:
     name = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else path
     reason = _REASONS.get(error.errno) or (error.strerror or str(error)).lower()
     if error.errno == errno.ENOENT and name is not None and not name.parent.is_dir():
-        reason = f"no such directory as {name.parent}"
+        reason = f"no such folder as {name.parent}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         reason = f"the disk is full{_sizes(path or name)}"
     return f"{name}: {reason} ({doing})"
@@ -80,28 +75,11 @@ def as_options(text: str, names: Mapping[str, str]) -> str:
     return text if name is None else name + text[match.end() :]
 
 
-def exit_status(run: Callable[[], int | None], say: Callable[[str], None]) -> int:
-    """What `run` returns, 0 for None. Ctrl-C: one line, 130. A reader of standard output that has seen enough, such as
-    `head`: 0. say: prints a line for a person."""
-    try:
-        status = run() or 0
-        sys.stdout.flush()
-        return status
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C, while Python ends, has no traceback either
-        say(INTERRUPTED)
-        return INTERRUPTED_STATUS
-    except BrokenPipeError:
-        # Python flushes standard output once more when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-
-
 def check_outputs(**paths: Path | None) -> None:
     """By option: files that are to be written after some work. Raises CommandError before it for one that cannot be."""
     for option, path in paths.items():
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise CommandError(f"--{option}: want a file in an existing directory, got {path}")
+            raise CommandError(f"--{option}: want a file in an existing folder, got {path}")
 
 
 def check_plot(path: Path | None) -> None:

@@ -80,7 +80,7 @@ def _run_build(arguments: argparse.Namespace) -> None:
 
     path = arguments.store
     if path.is_dir() or not path.parent.is_dir():
-        raise CommandError(f"STORE: want a file in an existing directory, got {path}")
+        raise CommandError(f"STORE: want a file in an existing folder, got {path}")
     with explained("reading features", arguments.features):
         features = load_rows(arguments.features, arguments.key)
         stat = arguments.features.stat()
@@ -196,7 +196,7 @@ def _run_extract(arguments: argparse.Namespace) -> None:
     from ..store.file.writing import check_space
 
     if arguments.out.is_dir() or not arguments.out.parent.is_dir() or arguments.out.suffix != ".npy":
-        raise CommandError(f"OUT: want a file named *.npy in an existing directory, got {arguments.out}")
+        raise CommandError(f"OUT: want a file named *.npy in an existing folder, got {arguments.out}")
     if arguments.out.exists() and not arguments.force:
         raise CommandError(f"OUT: want a path where nothing is, or --force to replace it, got {arguments.out}")
     ids = None if arguments.ids is None else _load_vector(arguments.ids, "--ids")

@@ -34,13 +34,13 @@ def load_rows(path: str | Path, key: str | None = None) -> Rows:
     path = Path(path)
     read = _READERS.get(path.suffix.lower())
     if read is None and path.is_dir():
-        raise IsADirectoryError(f"{path}: want a file, got a directory")
+        raise IsADirectoryError(f"{path}: want a file, got a folder")
     if read is None:
         raise ArrayFileError(f"{path}: want a file named {', '.join(f'*{suffix}' for suffix in _READERS)}")
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
     if path.is_dir():
-        raise IsADirectoryError(f"{path}: want a file, got a directory")
+        raise IsADirectoryError(f"{path}: want a file, got a folder")
     rows = read(path, key)
     if not isinstance(rows, (np.ndarray, torch.Tensor)):
         raise ArrayFileError(f"{path}: want an array, got {_described(type(rows).__name__)}")
@@ -101,7 +101,7 @@ def _read_pt(path: Path, key: str | None) -> Any:
                 "features alone: torch.save(x, FILE)"
             )
         return _pick(path, list(tensors), key, tensors.__getitem__)
-    if key is not None and isinstance(content, torch.Tensor):
+    if key is not None:
         raise ArrayFileError(f"{path}: want no key, since the file holds a {type(content).__name__}, got {key!r}")
     return content
 

@@ -141,14 +141,15 @@ def _load_graph(path: Path, num_nodes: int) -> tuple[torch.Tensor, torch.Tensor,
     from ...datasets.as_tensors import edge_tensors
 
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if not isinstance(arrays, np.lib.npyio.NpzFile):
-                raise CommandError(f"--graph: want a .npz archive, got another file: {path}")
+        opened = np.load(path, allow_pickle=False)
+        if not isinstance(opened, np.lib.npyio.NpzFile):
+            raise CommandError(f"--graph: want a .npz archive, got another file: {path}")
+        with opened as arrays:
             if "edge_index" not in arrays.files:
                 raise CommandError(f"--graph: want an array edge_index in {path}, got only {sorted(arrays.files)}")
             edges = arrays["edge_index"]
             train = arrays["train"] if "train" in arrays.files else None
-    except (ValueError, EOFError, zipfile.BadZipFile, TypeError) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise CommandError(f"--graph: want a .npz archive of plain arrays, got {path}, which is none") from error
     try:
         src, dst = edge_tensors("edge_index", edges)
