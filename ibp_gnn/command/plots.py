@@ -23,7 +23,7 @@ def require_matplotlib() -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "plots need a package that is missing; install it with: pip install matplotlib (or 'ibp-gnn[plot]')",
+            "plots need a package that is missing; install it with: pip install matplotlib",
             name="matplotlib",
         ) from error
     return Figure
