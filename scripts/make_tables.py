@@ -96,7 +96,7 @@ def plan_sentence(cache_hit: Record) -> list[str]:
     plan = cache_hit["summary"]["plan"]
     sentence = (
         f"`ibp-gnn plan` estimates these hit rates from samples of its own. Of {plan['compared']} estimates, the mean "
-        f"is {plan['mean_points']:.2f} percentage points from the counted rate, and the worst {plan['most_points']:.2f}."
+        f"is {plan['mean_points']:.2f} percentage points from the counted rate, the worst {plan['most_points']:.2f}."
     )
     return textwrap.wrap(sentence, 125, break_on_hyphens=False)
 

@@ -53,9 +53,10 @@ class StoreConfig:
     layout: Literal["compact", "inplace"] = "compact"
     pin: bool | Literal["auto"] = "auto"
 
-    def __post_init__(self) -> None:
+    def check_codec(self, section: str) -> None:
+        """section: of the config, for the message. Raises ConfigError for a codec that there is not."""
         if self.codec not in ("auto", *FORMS):
-            raise ConfigError(f"store.codec: want one of {['auto', *FORMS]}, got {self.codec!r}")
+            raise ConfigError(f"{section}.codec: want one of {['auto', *FORMS]}, got {self.codec!r}")
 
     def check_path(self) -> None:
         """Before the data is loaded. Raises ConfigError for a path where no file is."""
@@ -156,6 +157,7 @@ class TrainingConfig:
     log: LogConfig = field(default_factory=LogConfig)
 
     def __post_init__(self) -> None:
+        self.store.check_codec("store")
         if len(self.train.fanouts) != self.model.layers:
             raise ConfigError(
                 f"train.fanouts: want {self.model.layers} numbers, one a layer (model.layers), "

@@ -145,7 +145,7 @@ def test_a_loop_that_cannot_run_here(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("loop=dlg", "error: loop: want one of 'dgl', 'graphbolt', 'pyg', got 'dlg'"),
+        ("loop=dlg", "error: loop: want one of 'dgl', 'graphbolt', 'pyg', 'wholegraph', got 'dlg'"),
         ("train.epoch=2", "error: unknown setting 'train.epoch'; did you mean 'train.epochs'?"),
         ("dataset.name=cora", "error: dataset.name: want one of ['wordnet', 'ogbn-arxiv', "),
         ("store.codec=zip", "error: store.codec: want one of ['auto', 'dict', 'ibp'], got 'zip'"),

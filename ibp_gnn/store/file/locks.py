@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def open_locked(path: Path) -> int:
-    """Opens the file at `path`, made if need be, and locks it for this process alone. Returns the descriptor; closing it
-    ends the lock. Raises BlockingIOError if another process has it."""
+    """Opens the file at `path`, made if need be, and locks it for this process alone. Returns the descriptor; closing
+    it ends the lock. Raises BlockingIOError if another process has it."""
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
