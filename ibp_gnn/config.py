@@ -34,6 +34,10 @@ _BOUNDS = {
 }
 
 
+# Of two names, from 0 to 1: one letter of four may be wrong. Below that a list of all names helps more than a guess.
+_NEAR = 0.75
+
+
 class ConfigError(ValueError):
     """A config that cannot be used; the message has the dotted path, what is wanted and what was got."""
 
@@ -127,7 +131,9 @@ def _parse_yaml(text: str, where: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     # ValueError: what a scalar's own constructor raises, for 2024-13-45 for instance.
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{where}: not valid YAML: {error}") from error
+        problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+        line = "" if mark is None else f"line {mark.line + 1}: "
+        raise ConfigError(f"{where}: not valid YAML: {line}{problem or str(error).splitlines()[0]}") from error
 
 
 def _apply_override(data: dict[str, Any], override: str) -> None:
@@ -187,7 +193,7 @@ def _join(path: str, key: Any) -> str:
 
 def _nearest(key: Any, path: str, names: Iterable[str]) -> str:
     names = sorted(names)
-    close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(key), names, n=1, cutoff=_NEAR)
     if close:
         return f"; did you mean {_join(path, close[0])!r}?"
     return f"; known here: {', '.join(names)}"

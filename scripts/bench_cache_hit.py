@@ -10,6 +10,9 @@ bitmasks, codec, and, by both caches, the table from ids to rows.
 Dynamic policies are simulated with as many rows as the static ones beside them, after epochs that a `presample` has
 counted as well; what they need for their own bookkeeping is not paid for, in their favour.
 
+What `ibp-gnn plan` estimates of the static caches, from samples of its own, is compared with these counts. All of the
+config takes about ten minutes on 2 cores.
+
 python scripts/bench_cache_hit.py --config configs/bench_cache_hit.yaml --json out.json --plot out.png
 python scripts/bench_cache_hit.py --config configs/bench_cache_tiers.yaml --json tiers.json
 python scripts/bench_cache_hit.py --from-json scripts/results/cache_hit.json --plot out.png
@@ -22,7 +25,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from bench import cache_policies, cache_report, cache_tiers, frame
+from bench import cache_plan, cache_policies, cache_report, cache_tiers, frame
 from bench.cache_bytes import RowBytes, measure_rows
 from bench.cache_traces import Graph, Structure, hits_of_first, hotness_of, load_structure, sample_trace
 from tqdm import tqdm
@@ -94,11 +97,12 @@ def measure(config: Config, record: frame.Record, save: Callable[[], None]) -> N
     record |= {"feature_sets": [], "traces": []}
     for graph_config in config.graphs:
         graph = load_structure(graph_config, config.seed)
-        sizes = []
+        sizes, costs = [], []
         for features in graph_config.features:
             rows = measure_rows(features, graph.num_nodes)
             capacities = [rows.table_bytes + round(share * rows.raw_bytes) for share in config.shares]
             sizes.append((rows, capacities))
+            costs.append(cache_plan.estimate_costs(features, graph.num_nodes))
             record["feature_sets"].append(
                 {
                     "graph": graph.name,
@@ -110,7 +114,13 @@ def measure(config: Config, record: frame.Record, save: Callable[[], None]) -> N
                 }
             )
         for fanouts in config.fanouts:
-            record["traces"].append(measure_trace(graph, fanouts, sizes, config))
+            trace = measure_trace(graph, fanouts, sizes, config)
+            sampled = cache_plan.sample(graph, parse_fanouts(fanouts), batch_size=config.batch_size, seed=config.seed)
+            trace["plan"] = [
+                cache_plan.estimate_rates(sampled, of_rows, capacities)
+                for of_rows, (_, capacities) in zip(costs, sizes, strict=True)
+            ]
+            record["traces"].append(trace)
             save()
     record["summary"] = cache_report.summarize(record, record["config"])
     save()
@@ -171,4 +181,4 @@ def measure_trace(
 
 
 if __name__ == "__main__":
-    main()
+    frame.run_as_script(main)

@@ -6,7 +6,8 @@ entropy bound; and what a compact store takes. cpu: fit, compress, decode by ran
 gpu, where there is one: decode from GPU memory by random ids, and from page-locked CPU memory by ordered ids, against
 copying the same raw rows. peers: zstd, Blosc2 and nvCOMP, where they are installed.
 
-The config says which of these to measure, and on which data. bench_gather.py measures gathers in more depth.
+The config says which of these to measure, and on which data; all of it takes about ten minutes. bench_gather.py
+measures gathers in more depth.
 
 python scripts/bench_codec.py --config configs/bench_codec.yaml --json out.json --plot out.png
 python scripts/bench_codec.py --from-json scripts/results/codec_gpu.json --plot out.png
@@ -93,4 +94,4 @@ def measure(config: Config, record: frame.Record, save: Callable[[], None]) -> N
 
 
 if __name__ == "__main__":
-    main()
+    frame.run_as_script(main)

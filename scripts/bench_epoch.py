@@ -4,8 +4,8 @@
 Every method trains on the same mini-batches, sampled beforehand, whose blocks and labels are on the device already, as
 GPU sampling would leave them; ids are in CPU memory. First the losses of all methods are compared, step by step and bit
 by bit, then epochs are timed with CUDA events. Sampling is timed apart, and once more live: epochs whose batches are
-sampled when they are asked for, by DGL on the CPU, and by
-WholeGraph on the GPU where it is installed. Caches take the same bytes and hold the nodes of the highest degrees.
+sampled when they are asked for, by DGL on the CPU, and by WholeGraph on the GPU where it is installed. Caches take the
+same bytes and hold the nodes of the highest degrees. All of the config takes about two minutes on a GPU.
 
 python scripts/bench_epoch.py --config configs/bench_epoch.yaml --json out.json --plot out.png
 python scripts/bench_epoch.py --from-json scripts/results/epoch.json --plot out.png
@@ -115,4 +115,4 @@ def describe_caches(methods: list[Method], batches: list[Batch]) -> dict[str, di
 
 
 if __name__ == "__main__":
-    main()
+    frame.run_as_script(main)

@@ -16,9 +16,7 @@ import sys
 # Before torch is loaded; see train_sage.py.
 os.environ["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "passive")
 
-from ibp_gnn.training.inference import run
-from ibp_gnn.training.inference_config import InferenceConfig
-from ibp_gnn.training.script import run_script
+from ibp_gnn.concurrency.exit_status import exit_status
 
 SUMMARY = (
     "dataset",
@@ -38,6 +36,15 @@ SUMMARY = (
 
 
 def main() -> int:
+    return exit_status(_run, lambda line: print(line, file=sys.stderr))
+
+
+def _run() -> int:
+    # Here, since torch takes seconds, in which Ctrl-C may come.
+    from ibp_gnn.training.inference import run
+    from ibp_gnn.training.inference_config import InferenceConfig
+    from ibp_gnn.training.script import run_script
+
     return run_script(
         __file__,
         "Layer-wise GraphSAGE inference with compressed embeddings.",

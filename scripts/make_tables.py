@@ -92,6 +92,16 @@ def sampling_sentence(epoch: Record) -> list[str]:
     return textwrap.wrap(sentence, 125, subsequent_indent="  ", break_on_hyphens=False)
 
 
+def plan_sentence(cache_hit: Record) -> list[str]:
+    """How near `ibp-gnn plan` comes to counted hits."""
+    plan = cache_hit["summary"]["plan"]
+    sentence = (
+        f"`ibp-gnn plan` estimates these hit rates from samples of its own. Of {plan['compared']} estimates, the mean "
+        f"is {plan['mean_points']:.2f} percentage points from the counted rate, the worst {plan['most_points']:.2f}."
+    )
+    return textwrap.wrap(sentence, 125, break_on_hyphens=False)
+
+
 def codec_sizes(sizes: Record) -> list[str]:
     rows = []
     for one in sizes["sizes"]:
@@ -504,6 +514,7 @@ REGIONS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
     "epoch_ratios": ("epoch", epoch_ratios),
     "epoch_sampling": ("epoch", epoch_sampling),
     "epoch_gpu_sampling": ("epoch", epoch_gpu_sampling),
+    "plan_sentence": ("cache_hit", plan_sentence),
     "cache_rows": ("cache_hit", cache_rows),
     "cache_policies": ("cache_hit", cache_policies),
     "cache_tiers": ("cache_tiers", cache_tiers),

@@ -16,9 +16,7 @@ import sys
 # epoch like this, and had not finished one after 100 s without. A run that is alone does not notice.
 os.environ["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "passive")
 
-from ibp_gnn.training.config import TrainingConfig
-from ibp_gnn.training.loop import run
-from ibp_gnn.training.script import run_script
+from ibp_gnn.concurrency.exit_status import exit_status
 
 SUMMARY = (
     "dataset",
@@ -35,6 +33,15 @@ SUMMARY = (
 
 
 def main() -> int:
+    return exit_status(_run, lambda line: print(line, file=sys.stderr))
+
+
+def _run() -> int:
+    # Here, since torch takes seconds, in which Ctrl-C may come.
+    from ibp_gnn.training.config import TrainingConfig
+    from ibp_gnn.training.loop import run
+    from ibp_gnn.training.script import run_script
+
     return run_script(
         __file__,
         "Train GraphSAGE through a compressed feature store.",

@@ -15,6 +15,7 @@ from ..codec.codec import Codec, CodecReport, sample_rows
 from ..codec.fit_dict import EXPONENT_BITS
 from ..codec.registry import FORMS
 from ..codec.values import as_tensor, check_row_shape, num_values, to_bytes
+from ..store.file.header import describe
 
 # In the order in which "auto" tries them: of two that are equally small it takes the first.
 CANDIDATES = tuple(FORMS)
@@ -25,6 +26,9 @@ WORTH_SAVINGS = 0.10
 MARGINAL_SAVINGS = 0.04
 
 _VALUES_PER_STEP = 1 << 22  # bounds temporaries
+# The smallest first; what float8 holds exactly is hardly ever what features are.
+_NARROWER_FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+_NARROWER_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 _SIGNED = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -65,7 +69,10 @@ class Analysis:
     total_rows: rows that were given; num_rows: those that were looked at. codecs, reports: one for each of CANDIDATES.
     bit_agreement: float64 [value_bits], least significant bit first: the share of rows that have the more frequent
     value of this bit, averaged over columns; 1 = invariant, 0.5 = noise.
-    recommendation: the codec that "auto" takes. worth_it: whether it reaches WORTH_SAVINGS. verdict: one sentence.
+    file_bytes: about what a store file of all rows takes, header and checksums included.
+    narrower_dtype: the smallest dtype that holds all values that were looked at, bit for bit; None if there is none.
+    recommendation: the codec that "auto" takes. enlarges: a store of it is larger than the raw rows. worth_it: whether
+    it reaches WORTH_SAVINGS. verdict: one sentence.
     """
 
     dtype: torch.dtype
@@ -76,6 +83,8 @@ class Analysis:
     reports: tuple[CodecReport, ...]
     bound: EntropyBound
     bit_agreement: np.ndarray
+    file_bytes: int
+    narrower_dtype: torch.dtype | None
     recommendation: str
     worth_it: bool
     verdict: str
@@ -83,6 +92,19 @@ class Analysis:
     @property
     def best(self) -> CodecReport:
         return next(report for report in self.reports if report.codec == self.recommendation)
+
+    @property
+    def codec(self) -> Codec:
+        """The recommended one, fitted."""
+        return next(codec for codec in self.codecs if codec.kind == self.recommendation)
+
+    @property
+    def enlarges(self) -> bool:
+        return min(self.best.savings, self.best.compact_savings) <= 0
+
+    @property
+    def file_savings(self) -> float:
+        return 1 - self.file_bytes / (self.total_rows * num_values(self.row_shape) * self.dtype.itemsize)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -97,7 +119,11 @@ class Analysis:
             ],
             "entropy_bound": self.bound.to_dict(),
             "bit_agreement": [round(float(share), 6) for share in self.bit_agreement],
+            "file_bytes": self.file_bytes,
+            "file_savings": self.file_savings,
+            "narrower_dtype": None if self.narrower_dtype is None else str(self.narrower_dtype).removeprefix("torch."),
             "recommendation": self.recommendation,
+            "enlarges": self.enlarges,
             "worth_it": self.worth_it,
             "verdict": self.verdict,
         }
@@ -126,6 +152,8 @@ def analyze(rows: Any, *, max_rows: int | None = None, seed: int = 0) -> Analysi
         reports=reports,
         bound=entropy_bound(sample),
         bit_agreement=bit_agreement(sample),
+        file_bytes=_file_bytes(codecs[reports.index(best)], best, len(rows)),
+        narrower_dtype=narrower_dtype(sample),
         recommendation=best.codec,
         worth_it=best.savings >= WORTH_SAVINGS,
         verdict=_verdict(best),
@@ -160,6 +188,29 @@ def bit_agreement(rows: torch.Tensor) -> np.ndarray:
     """rows: [n, *row_shape], n >= 1. Returns float64 [value_bits] as in `Analysis`."""
     ones = _ones(to_bytes(rows), num_values(tuple(rows.shape[1:])))
     return np.maximum(ones, len(rows) - ones).mean(axis=0) / len(rows)
+
+
+def narrower_dtype(rows: torch.Tensor) -> torch.dtype | None:
+    """rows: [n, *row_shape]. Returns the smallest dtype to which these values go and come back bit for bit; None if no
+    smaller one than theirs does that."""
+    for dtype in _NARROWER_FLOATS if rows.dtype.is_floating_point else _NARROWER_INTEGERS:
+        if dtype.itemsize < rows.dtype.itemsize and torch.equal(
+            to_bytes(rows.to(dtype).to(rows.dtype)), to_bytes(rows)
+        ):
+            return dtype
+    return None
+
+
+def _file_bytes(codec: Codec, report: CodecReport, num_rows: int) -> int:
+    header = describe(
+        codec,
+        num_rows=num_rows,
+        num_overflow=round(report.overflow_share * num_rows),
+        slot_bytes=report.compact_slot_bytes,
+        lead_bytes=report.compact_slot_bytes,
+        ordered=False,
+    )
+    return header.file_bytes
 
 
 def _whole_value_bound(rows: torch.Tensor) -> EntropyBound:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .command_error import CommandError
+from .messages import explained
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +25,8 @@ def add_to(subparsers: Any) -> None:
         help="compress the features in a file into a store file",
         description="Compresses an array [rows, columns, ...] into a store file, in bounded memory. Run the same "
         "command again after it was interrupted, and it goes on where it was. Beside STORE, files named STORE.partial, "
-        ".journal and (with --order) .sorted are there meanwhile.",
+        ".journal and (with --order) .sorted are there meanwhile. A STORE that exists is never replaced: remove it "
+        "first.",
     )
     build.add_argument(
         "features", type=Path, metavar="FILE", help=".npy (read piece by piece), .npz, .pt or .safetensors"
@@ -68,6 +68,7 @@ def add_to(subparsers: Any) -> None:
     extract.add_argument(
         "--ids", type=Path, metavar="IDS.npy", help="[n] integers: which rows, in this order (default: all)"
     )
+    extract.add_argument("--force", action="store_true", help="replace OUT.npy if it is there")
     extract.add_argument("--quiet", action="store_true", help="no progress bar")
     extract.set_defaults(run=_run_extract)
 
@@ -80,9 +81,8 @@ def _run_build(arguments: argparse.Namespace) -> None:
     path = arguments.store
     if path.is_dir() or not path.parent.is_dir():
         raise CommandError(f"STORE: want a file in an existing folder, got {path}")
-    with _explained():
+    with explained("reading features", arguments.features):
         features = load_rows(arguments.features, arguments.key)
-        order = None if arguments.order is None else _order(arguments.order, len(features))
         stat = arguments.features.stat()
         source = {
             "file": os.fspath(arguments.features.absolute()),
@@ -91,6 +91,13 @@ def _run_build(arguments: argparse.Namespace) -> None:
             "key": arguments.key,
             "dtype": str(features.dtype),
         }
+    order = None if arguments.order is None else _order(arguments.order, len(features))
+    if path.exists():
+        raise CommandError(
+            f"{path}: want a path where nothing is, got an existing file; to replace it, remove it first, or build "
+            "under another name"
+        )
+    with explained(f"building {path}", path):
         options = arguments.codec, arguments.layout, order, arguments.chunk_rows, not arguments.quiet
         said = build_file(Job.check(features, *options), path, source)
         if said:
@@ -104,16 +111,20 @@ def _order(path: Path, num_rows: int) -> np.ndarray:
 
     from ..store.order import hottest_first
 
-    return hottest_first(_load_vector(path, "--order"), num_rows).numpy().astype(np.int32)
+    scores = _load_vector(path, "--order")
+    with explained("reading --order", path):
+        return hottest_first(scores, num_rows).numpy().astype(np.int32)
 
 
 def _load_vector(path: Path, option: str) -> np.ndarray:
     import numpy as np
 
-    try:
-        vector = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise CommandError(f"{option}: want a .npy file, got {path}: {error}") from error
+    with explained(f"reading {option}", path):
+        try:
+            vector = np.load(path, mmap_mode="c", allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            # Without NumPy's words, which advise to load the file in a way that runs its code.
+            raise CommandError(f"{option}: want a .npy file of numbers, got {path}, which is none") from error
     if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind not in "iufb":
         got = f"{list(vector.shape)} {vector.dtype}" if isinstance(vector, np.ndarray) else "another file"
         raise CommandError(f"{option}: want [n] numbers in {path}, got {got}")
@@ -123,7 +134,7 @@ def _load_vector(path: Path, option: str) -> np.ndarray:
 def _run_info(arguments: argparse.Namespace) -> None:
     from ..store.file.reading import StoreFile
 
-    with _explained(), StoreFile(arguments.store) as file:
+    with explained("reading a store", arguments.store), StoreFile(arguments.store) as file:
         record = _describe(file)
     if arguments.json:
         print(json.dumps(record, indent=1))
@@ -133,17 +144,20 @@ def _run_info(arguments: argparse.Namespace) -> None:
         f"{arguments.store}: [{shape}] {record['dtype']}, codec {record['codec']!r}, {record['layout']} slots of "
         f"{record['slot_bytes']} bytes, {record['num_overflow']} overflow rows, "
         f"{'hottest rows first' if record['ordered'] else 'in the order of ids'}\n"
-        f"{record['file_bytes']} bytes instead of {record['raw_bytes']}: savings {record['savings']:.1%}"
+        f"{record['file_bytes']} bytes instead of {record['raw_bytes']}: savings {record['savings']:.1%}\n"
+        f"version {record['version']} of store files, version {record['row_version']} of compressed rows"
     )
 
 
 def _describe(file: StoreFile) -> dict[str, Any]:
+    from .. import _native
     from ..store.file.header import VERSION
 
     header = file.header
     raw_bytes = header.num_rows * header.row_bytes
     return {
-        "version": VERSION,
+        "version": VERSION,  # of the file
+        "row_version": _native.cpu.FORMAT_VERSION,  # of the compressed rows in it
         "shape": [header.num_rows, *header.row_shape],
         "dtype": str(header.dtype).removeprefix("torch."),
         "codec": header.codec_kind,
@@ -165,7 +179,7 @@ def _describe(file: StoreFile) -> dict[str, Any]:
 def _run_verify(arguments: argparse.Namespace) -> None:
     from ..store.file.reading import StoreFile
 
-    with _explained(), StoreFile(arguments.store) as file:
+    with explained("reading a store", arguments.store), StoreFile(arguments.store) as file:
         file.check(progress=not arguments.quiet)
         file.codec()
         file.slot_of()
@@ -179,18 +193,27 @@ def _run_extract(arguments: argparse.Namespace) -> None:
 
     from ..store.feature_store import CompressedFeatureStore
     from ..store.file.file_io import replacing
+    from ..store.file.writing import check_space
 
     if arguments.out.is_dir() or not arguments.out.parent.is_dir() or arguments.out.suffix != ".npy":
         raise CommandError(f"OUT: want a file named *.npy in an existing folder, got {arguments.out}")
-    with _explained(), CompressedFeatureStore.load(arguments.store, pin=False, verify="read") as store:
-        ids = None if arguments.ids is None else _load_vector(arguments.ids, "--ids")
-        if ids is not None and ids.dtype not in (np.int32, np.int64):
-            raise CommandError(f"--ids: want int32 or int64, got {ids.dtype}")
+    if arguments.out.exists() and not arguments.force:
+        raise CommandError(f"OUT: want a path where nothing is, or --force to replace it, got {arguments.out}")
+    ids = None if arguments.ids is None else _load_vector(arguments.ids, "--ids")
+    if ids is not None and ids.dtype not in (np.int32, np.int64):
+        raise CommandError(f"--ids: want int32 or int64, got {ids.dtype}")
+    with explained("reading a store", arguments.store):
+        opened = CompressedFeatureStore.load(arguments.store, pin=False, verify="read")
+    with explained(f"extracting to {arguments.out}", arguments.out), opened as store:
         num_rows = len(store) if ids is None else len(ids)
         bits = {torch.bfloat16: np.uint16, torch.float8_e4m3fn: np.uint8, torch.float8_e5m2: np.uint8}.get(store.dtype)
         dtype = np.dtype(bits if bits is not None else str(store.dtype).removeprefix("torch."))
         step = max(1, _EXTRACT_BYTES // store.codec.row_bytes)
-        with replacing(arguments.out) as out, tqdm(total=num_rows, unit="row", disable=arguments.quiet) as bar:
+        check_space(arguments.out, num_rows * store.codec.row_bytes)
+        with (
+            replacing(arguments.out) as out,
+            tqdm(total=num_rows, desc="extracting", unit="row", disable=arguments.quiet) as bar,
+        ):
             shape = (num_rows, *store.codec.row_shape)
             about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(out, about)
@@ -204,12 +227,3 @@ def _run_extract(arguments: argparse.Namespace) -> None:
                 bar.update(count)
         said = "" if bits is None else f", the bits of {str(store.dtype).removeprefix('torch.')}"
         print(f"{arguments.out}: {list(shape)} {dtype}{said}")
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """What the user's files and arguments are not, as one line."""
-    try:
-        yield
-    except (ValueError, TypeError, IndexError) as error:  # FormatError and ArrayFileError are ValueErrors
-        raise CommandError(str(error)) from error

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -92,19 +93,42 @@ def load_dataset(
     Raises ValueError for a name or setting that does not exist, for one that the data set does not have, and for data
     that cannot be used; never falls back to another data set, and never asks on stdin.
     """
-    if name not in _LOADERS:
-        raise DatasetError(f"data set: want one of {list(DATASET_NAMES)}, got {name!r}")
-    load, known = _LOADERS[name]
-    given = dict(
-        features=features, root=root, allow_large_download=allow_large_download, scale=scale, dtype=dtype, seed=seed
+    settings = check_settings(
+        name,
+        features=features,
+        root=root,
+        allow_large_download=allow_large_download,
+        scale=scale,
+        dtype=dtype,
+        seed=seed,
     )
+    dataset = _LOADERS[name][0](**settings)
+    return dataset.with_reverse_edges() if reverse_edges else dataset
+
+
+def check_settings(name: str, **given: Any) -> dict[str, Any]:
+    """given: settings of `load_dataset`, None for the data set's own choice. Returns those that were given. Raises
+    DatasetError, which starts with the setting to change, for those that this data set cannot have; loads nothing."""
+    if name not in _LOADERS:
+        near = difflib.get_close_matches(name, DATASET_NAMES, n=1, cutoff=0.75)
+        advice = f"; did you mean {near[0]!r}?" if near else ""
+        raise DatasetError(f"name: want one of {list(DATASET_NAMES)}, got {name!r}{advice}")
+    known = _LOADERS[name][1]
     settings = {setting: value for setting, value in given.items() if value is not None}
     for setting, value in settings.items():
         if setting not in known:
             raise DatasetError(
-                f"{name}: want no setting but {', '.join(known)} and reverse_edges, got {setting}={value!r}"
+                f"{setting}: want none for {name}, whose settings are {', '.join(known)} and reverse_edges, "
+                f"got {value!r}; set it to null"
             )
-    if "root" in known and root is None:
-        raise DatasetError(f"{name}: want root, the folder that holds it, got none")
-    dataset = load(**settings)
-    return dataset.with_reverse_edges() if reverse_edges else dataset
+    if "root" in known and "root" not in settings:
+        raise DatasetError(f"root: want the folder that holds {name}, got none")
+    features = settings.get("features")
+    if name == "wordnet" and features is not None and features not in WORDNET_FEATURES:
+        raise DatasetError(f"features: want one of {sorted(WORDNET_FEATURES)} for wordnet, got {features!r}")
+    if name == "arrays" and features in WORDNET_FEATURES:
+        raise DatasetError(
+            f"features: want a file in root for arrays, got {features!r}, which are wordnet's; set it to null for "
+            "features.npy, or to a file"
+        )
+    return settings

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import re
+import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,13 +33,20 @@ def load_rows(path: str | Path, key: str | None = None) -> Rows:
     """
     path = Path(path)
     read = _READERS.get(path.suffix.lower())
+    if read is None and path.is_dir():
+        raise IsADirectoryError(f"{path}: want a file, got a folder")
     if read is None:
         raise ArrayFileError(f"{path}: want a file named {', '.join(f'*{suffix}' for suffix in _READERS)}")
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: want a file, got a folder")
     rows = read(path, key)
     if not isinstance(rows, (np.ndarray, torch.Tensor)):
-        raise ArrayFileError(f"{path}: want an array, got {type(rows).__name__}")
+        raise ArrayFileError(f"{path}: want an array, got {_described(type(rows).__name__)}")
+    if isinstance(rows, torch.Tensor) and rows.layout != torch.strided:
+        layout = str(rows.layout).removeprefix("torch.")
+        raise ArrayFileError(f"{path}: want a dense tensor, got layout {layout}; save features.to_dense()")
     shape = list(rows.shape)
     if len(shape) < 2 or len(rows) == 0:
         raise ArrayFileError(f"{path}: want at least 1 row and 2 dimensions, [rows, columns, ...], got shape {shape}")
@@ -52,9 +62,12 @@ def _read_npy(path: Path, key: str | None) -> Any:
     if key is not None:
         raise ArrayFileError(f"{path}: want no key, since a .npy file holds one array, got {key!r}")
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise ArrayFileError(f"{path}: not an array that NumPy can map: {error}") from error
+        rows = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ArrayFileError(f"{path}: not an array that NumPy can map: {_numpy_reason(error)}") from error
+    if not isinstance(rows, np.ndarray):
+        raise ArrayFileError(f"{path}: want one array, as numpy.save writes it, got a .npz archive of this name")
+    return rows
 
 
 def _read_npz(path: Path, key: str | None) -> Any:
@@ -63,27 +76,53 @@ def _read_npz(path: Path, key: str | None) -> Any:
             if not isinstance(npz, np.lib.npyio.NpzFile):
                 raise ArrayFileError(f"{path}: want a .npz archive, got another file")
             return _pick(path, npz.files, key, lambda name: npz[name])
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, ArrayFileError):
             raise
-        raise ArrayFileError(f"{path}: not a .npz archive of plain arrays: {error}") from error
+        raise ArrayFileError(f"{path}: not a .npz archive of plain arrays: {_numpy_reason(error)}") from error
 
 
 def _read_pt(path: Path, key: str | None) -> Any:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()
-        raise ArrayFileError(
-            f"{path}: want a tensor or a dict of tensors, which torch loads with weights_only=True; torch says: "
-            f"{reason[0] if reason else type(error).__name__}"
-        ) from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of sparse layouts, which are refused below
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError) as error:
+        # Not torch's own words: they advise to load the file in a way that runs its code.
+        found = re.search(r"GLOBAL ([\w.]+)", str(error))
+        got = "no file of torch.save, or a damaged one" if found is None else _described(found[1])
+        raise ArrayFileError(f"{path}: want a tensor or a dict of tensors, got {got}") from error
     if isinstance(content, Mapping):
         tensors = {str(name): value for name, value in content.items() if isinstance(value, torch.Tensor)}
+        if not tensors:
+            kinds = ", ".join(sorted({f"{name!r}: {type(value).__name__}" for name, value in content.items()})[:8])
+            raise ArrayFileError(
+                f"{path}: want a dict of tensors, got {{{kinds}}}; is it the checkpoint of a training? Save the node "
+                "features alone: torch.save(x, FILE)"
+            )
         return _pick(path, list(tensors), key, tensors.__getitem__)
     if key is not None:
         raise ArrayFileError(f"{path}: want no key, since the file holds a {type(content).__name__}, got {key!r}")
     return content
+
+
+def _described(name: str) -> str:
+    """name: of a class that is no array. Returns what it is likely to be, and what to save instead."""
+    if "torch_geometric" in name or name in ("Data", "HeteroData"):
+        return f"PyG's {name}; save its features alone: torch.save(data.x, FILE)"
+    if "dgl" in name:
+        return f"DGL's {name}; save its features alone: torch.save(graph.ndata[NAME], FILE)"
+    if name.startswith("torch.nn") or name.startswith("torch.optim"):
+        return f"a model ({name}); want node features: torch.save(x, FILE)"
+    return f"an object of class {name}; save its features alone: torch.save(x, FILE)"
+
+
+def _numpy_reason(error: Exception) -> str:
+    """NumPy's words, but not its advice to load a file in a way that runs its code."""
+    text = str(error)
+    if "pickle" in text or "Python objects" in text or "Object arrays" in text:
+        return "it holds Python objects, or is no file of NumPy's"
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _read_safetensors(path: Path, key: str | None) -> Any:

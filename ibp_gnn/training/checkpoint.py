@@ -24,6 +24,7 @@ def prepare(path: str, model: torch.nn.Module) -> Path:
 
 def save(path: Path, model: torch.nn.Module) -> None:
     """model: one that `prepare` took. Writes the file; a reader never sees half of it."""
+    record.make_folder(path)
     partial = path.with_name(path.name + ".partial")
     state = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
     torch.save({"settings": model.settings, "aggregation": model.aggregation, "state": state}, partial)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Literal
 
+import torch
+
+from ..codec.registry import FORMS
 from ..config import ConfigError, setting
+from ..datasets import DatasetError, check_settings
+from ..gpu.capacity import parse_capacity
 from ..gpu.hotness import Policy
+
+_MANY = 2**62  # rows, bytes
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,13 @@ class DatasetConfig:
     dtype: Literal["float32", "float16", "bfloat16"] | None = None
     seed: int | None = setting(None, ge=0)
 
+    def __post_init__(self) -> None:
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "reverse_edges"}
+        try:
+            check_settings(**given)
+        except DatasetError as error:
+            raise ConfigError(f"dataset.{error} (dataset.name={self.name})") from error
+
 
 @dataclass(frozen=True)
 class StoreConfig:
@@ -37,6 +52,16 @@ class StoreConfig:
     codec: str = "auto"
     layout: Literal["compact", "inplace"] = "compact"
     pin: bool | Literal["auto"] = "auto"
+
+    def check_codec(self, section: str) -> None:
+        """section: of the config, for the message. Raises ConfigError for a codec that there is not."""
+        if self.codec not in ("auto", *FORMS):
+            raise ConfigError(f"{section}.codec: want one of {['auto', *FORMS]}, got {self.codec!r}")
+
+    def check_path(self) -> None:
+        """Before the data is loaded. Raises ConfigError for a path where no file is."""
+        if self.path is not None and not Path(self.path).is_file():
+            raise ConfigError(f"store.path: want a store file, got {self.path}, where no file is")
 
 
 @dataclass(frozen=True)
@@ -50,6 +75,14 @@ class CacheConfig:
     """Which rows sit in the cache (gpu/hotness.py): of the nodes with the most out-edges; presample: of those read
     most often in one epoch sampled for this alone; reverse_pagerank; null: of the lowest ids. With several node types
     only degree and null, which is then the same share of each."""
+
+    def __post_init__(self) -> None:
+        if self.capacity in (None, "auto"):
+            return
+        try:  # of any store: is it a capacity at all?
+            parse_capacity(self.capacity, num_rows=_MANY, store_bytes=_MANY, device=torch.device("cpu"))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"cache.{error}") from error
 
 
 @dataclass(frozen=True)
@@ -124,6 +157,7 @@ class TrainingConfig:
     log: LogConfig = field(default_factory=LogConfig)
 
     def __post_init__(self) -> None:
+        self.store.check_codec("store")
         if len(self.train.fanouts) != self.model.layers:
             raise ConfigError(
                 f"train.fanouts: want {self.model.layers} numbers, one a layer (model.layers), "

@@ -135,6 +135,7 @@ class Inference:
 
     def __init__(self, config: InferenceConfig) -> None:
         """Raises ConfigError if the config asks for what is not here, ImportError without DGL."""
+        config.store.check_path()
         self.config = config
         self.device = pick_device(config.device)
         self.aggregation = choose_aggregation(self.device)
@@ -299,6 +300,7 @@ def _check_model(settings: dict[str, int | float], data: NodeDataset) -> None:
 def _array(path: str | None, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     if path is None:
         return np.empty(shape, dtype)
+    record.make_folder(path)
     return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
 
 

@@ -51,3 +51,7 @@ class InferenceConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     output: OutputConfig = field(default_factory=OutputConfig)
     log: InferenceLogConfig = field(default_factory=InferenceLogConfig)
+
+    def __post_init__(self) -> None:
+        self.store.check_codec("store")
+        self.embedding_store.check_codec("embedding_store")

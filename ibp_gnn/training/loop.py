@@ -53,6 +53,7 @@ class Run:
     def __init__(self, config: TrainingConfig, log: Callable[[str], None] = _logger.info) -> None:
         """Joins the other processes under torchrun, loads the data and builds the store. Raises ConfigError if the
         config asks for what is not here, ImportError if its loop needs what is not installed."""
+        config.store.check_path()
         if config.train.deterministic:
             use_deterministic_algorithms()
         device = pick_device(config.device)
@@ -275,6 +276,8 @@ def run(
     it, all get the same record, and the first one writes."""
     writes = is_first_process()
     path = record.prepare(config.log.json) if config.log.json and writes else None
+    if config.log.checkpoint and writes:
+        record.prepare(config.log.checkpoint, "log.checkpoint")
     begin = time.perf_counter()
     job = Run(config, log)
     log = job.log
@@ -288,9 +291,10 @@ def run(
         numbers["val_accuracy"] = job.evaluate(job.val_ids, "val")
         epochs.append(numbers)
         step_losses += losses
-        log(_epoch_line(numbers, config.train.epochs))
+        on_gpu = job.device.type == "cuda"
+        log(_epoch_line(numbers, config.train.epochs, on_gpu))
         for node_type, part in numbers["by_type"].items():
-            log(f"  {node_type}: {_traffic_text(part)}")
+            log(f"  {node_type}: {_traffic_text(part, on_gpu)}")
     # None: the labels of the test nodes are not public.
     test_accuracy = job.evaluate(job.test_ids, "test") if len(job.test_ids) else None
     result = {
@@ -387,23 +391,25 @@ def _cache_text(cache: dict[str, Any] | None) -> str:
     return f"{cache['rows']} rows, {megabytes:.1f} MB, effective rows {effective:.2f}{by_type}"
 
 
-def _epoch_line(numbers: dict[str, Any], epochs: int) -> str:
+def _epoch_line(numbers: dict[str, Any], epochs: int, on_gpu: bool) -> str:
     phases = [(phase, numbers[f"{phase}_seconds"]) for phase in ("sample", "fetch", "compute")]
     split = " + ".join(f"{phase} {seconds:.2f}" for phase, seconds in phases)
     return (
         f"epoch {numbers['epoch']}/{epochs}  loss {numbers['loss']:.4f}  "
         f"train {numbers['train_accuracy']:.4f}  val {numbers['val_accuracy']:.4f}  "
-        f"{sum(seconds for _, seconds in phases):.2f} s = {split}  {_traffic_text(numbers)}"
+        f"{sum(seconds for _, seconds in phases):.2f} s = {split}  {_traffic_text(numbers, on_gpu)}"
     )
 
 
-def _traffic_text(numbers: dict[str, Any]) -> str:
-    """numbers: `Traffic.to_record`."""
+def _traffic_text(numbers: dict[str, Any], on_gpu: bool) -> str:
+    """numbers: `Traffic.to_record`. On the CPU there is no cache to miss, and nothing moves."""
+    raw, moved, saved = (f"{numbers[f'{name}_bytes'] / 1e6:.1f} MB" for name in ("raw", "moved", "saved"))
+    if not on_gpu:
+        return f"read {numbers['rows']} rows: {moved} instead of {raw} raw, saved {saved}"
     unique = f", unique rows {numbers['unique_rows']}" if "unique_rows" in numbers else ""
     return (
         f"hits {numbers['hits']}, misses {numbers['misses']} (miss rate {numbers['miss_rate']:.1%}){unique}  "
-        f"moved {numbers['moved_bytes'] / 1e6:.1f} MB instead of {numbers['raw_bytes'] / 1e6:.1f} MB raw, "
-        f"saved {numbers['saved_bytes'] / 1e6:.1f} MB"
+        f"moved {moved} instead of {raw} raw, saved {saved}"
     )
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import __version__
 from ..config import ConfigError
 
 
 def versions() -> dict[str, str | None]:
     """Versions of everything that can change a result."""
     return {
-        # Unknown: used from a source tree that was not installed.
-        "ibp_gnn": _installed("ibp-gnn") or "unknown",
+        # Of the code that runs: an installed package may be another one.
+        "ibp_gnn": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
@@ -54,24 +56,33 @@ def git_commit(folder: Path) -> str | None:
 
 
 def prepare(path: str | Path, setting: str = "log.json") -> Path:
-    """Make the folder of a file to be written. Called before the run: a bad path must not cost a whole training.
+    """Whether a file can be written, in a folder that is there or in a new one of such a folder, which `make_folder`
+    makes once there is something to write. Called before the run: a bad path must not cost a whole training.
 
     setting: which one has the path. Raises ConfigError if no file can be written there.
     """
     path = Path(path)
     if path.is_dir():
         raise ConfigError(f"{setting}: want a file, got the folder {path}")
+    folder = path.parent if path.parent.exists() else path.parent.parent
+    if not folder.exists():
+        raise ConfigError(f"{setting}: want a file in a folder that exists, or in a new one of it, got {path}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _partial(path).touch()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
-        raise ConfigError(f"{setting}: cannot write {path}: {error}") from error
-    _partial(path).unlink()
+        raise ConfigError(f"{setting}: cannot write {path}: {error.strerror or error}") from error
     return path
+
+
+def make_folder(path: str | Path) -> None:
+    """Of a file that `prepare` took."""
+    Path(path).parent.mkdir(exist_ok=True)
 
 
 def write(path: Path, record: dict[str, Any]) -> None:
     """Write the record; a reader never sees half of it."""
+    make_folder(path)
     _partial(path).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     _partial(path).replace(path)
 

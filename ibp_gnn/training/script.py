@@ -27,7 +27,8 @@ def run_script(
     summarize: Callable[[Config, dict[str, Any]], dict[str, Any]],
 ) -> int:
     """script: its `__file__`. example: settings to show in --help. run(config, commit=...) returns the record, of which
-    `summarize` picks what is printed as one line of JSON. Returns the exit status: 0, or 2 with the error on stderr."""
+    `summarize` picks what is printed as one line of JSON. Returns the exit status: 0, or 2 with the error on stderr;
+    2 with the help on stderr without arguments, which would be a long run that nobody asked for."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--config", metavar="FILE", help="YAML settings; without it: the defaults")
     parser.add_argument(
@@ -40,6 +41,9 @@ def run_script(
         help=f"settings that win over the file's, e.g. {example}",
     )
     parser.add_argument("--json", metavar="OUT", help="write the record there; short for --set log.json=OUT")
+    if len(sys.argv) == 1:
+        parser.print_help(sys.stderr)
+        return 2
     arguments = parser.parse_args()
     if arguments.json is not None:
         arguments.overrides.append(f"log.json={json.dumps(arguments.json)}")

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from . import picture
+from . import cache_plan, picture
 from .cache_tiers import TIERS
 from .frame import Record
 from .table import markdown
@@ -36,10 +36,12 @@ def presample_of(settings: dict[str, Any]) -> str:
 def summarize(results: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """config: as in a record."""
     presample = presample_of(config)
+    plan = cache_plan.compare(results["traces"])
     return {
         "effective_rows": _effective_rows(results),
         "compressed_loses": _losses(results, config["shares"]),
         "dynamic": [_dynamic_gain(trace, presample) for trace in results["traces"] if _dynamic_names(trace)],
+        **({"plan": plan} if plan else {}),
     }
 
 
@@ -176,6 +178,12 @@ def summary_lines(record: Record) -> list[str]:
         )
         lines.append(
             f"best dynamic policy, {gain['graph']} {gain['fanouts']} ({', '.join(gain['best'])}): {over} points"
+        )
+    if plan := summary.get("plan"):
+        lines.append(
+            f"ibp-gnn plan: {plan['compared']} hit rates, {plan['mean_points']:.2f} points from the counted ones on "
+            f"average, {plan['most_points']:.2f} at most ({plan['where']}); "
+            f"{'reaches' if plan['reached'] else 'misses'} {cache_plan.TARGET_POINTS:g}"
         )
     return lines
 

@@ -178,10 +178,10 @@ def _draw_gpu(part: Any, groups: _Groups) -> str:
     picture.headline(part, "Decoding rows on the GPU, times as fast as copying raw rows: auto, and ibp in grey")
     columns = {
         "rows in GPU memory, random ids": _by_codec(groups, "hbm_decode_to_copy"),
-        "in page-locked CPU memory, ordered ids": _by_codec(groups, "pinned_decode_to_copy"),
+        "in CPU memory, ordered ids": _by_codec(groups, "pinned_decode_to_copy"),
     }
     picture.ratio_panels(part, list(groups), columns, one="copy")
-    return "Medians; log scale."
+    return "Medians; log scale. CPU memory is page-locked."
 
 
 def _by_codec(groups: _Groups, key: str, **wanted: Any) -> dict[str, list[float | None]]:
@@ -206,7 +206,8 @@ def _draw_peers(part: Any, groups: _Groups) -> str:
         picture.clean(axes, title)
         picture.row_names(axes, list(groups))
         for at, (name, of_name) in enumerate(groups.items()):
-            colour = picture.OURS if name.startswith("ours") else picture.GREY
+            baseline = picture.GREYS[0] if name.endswith("a row") else picture.GREYS[2]
+            colour = picture.OURS if name.startswith("ours") else baseline
             values = [one[key] for one in of_name]
             middle = statistics.median(values)
             axes.plot(values, [at] * len(values), "o", color=colour, markersize=4, alpha=0.7, markeredgewidth=0)
@@ -221,4 +222,4 @@ def _draw_peers(part: Any, groups: _Groups) -> str:
             axes.xaxis.set_major_formatter("{x:g}")
         axes.margins(x=0.12)
     datasets = len({(one["data"], one["dtype"]) for of_name in groups.values() for one in of_name})
-    return f"A dot for each of {datasets} data sets; line and number: median."
+    return f"A dot for each of {datasets} data sets; line and number: median. Light: chunks of rows."

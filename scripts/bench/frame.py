@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 
 from ibp_gnn import config as config_module
 from ibp_gnn.command.plots import require_matplotlib
+from ibp_gnn.concurrency.exit_status import exit_status
 from ibp_gnn.training import record as record_module
 
 Record = dict[str, Any]
@@ -71,6 +73,21 @@ def main(benchmark: Benchmark, arguments: list[str] | None = None) -> None:
         benchmark.report.draw(record).savefig(parsed.plot)
 
 
+def run_as_script(script: Callable[[], None]) -> None:
+    """script: `main` of a benchmark. Ends the process: errors of settings, files and packages are one line, and so is
+    Ctrl-C."""
+
+    def run() -> int:
+        try:
+            script()
+        except (config_module.ConfigError, ImportError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        return 0
+
+    sys.exit(exit_status(run, lambda line: print(line, file=sys.stderr)))
+
+
 def head(name: str, config: Any, device: torch.device) -> Record:
     """What a record says of how its results were measured."""
     return {
@@ -99,6 +116,7 @@ def write(path: Path | None, record: Record) -> None:
     if path is None:
         return
     text = _NUMBERS.sub(lambda match: " ".join(match[0].split()), json.dumps(record, indent=1))
+    record_module.make_folder(path)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text + "\n", encoding="utf-8")
     partial.replace(path)

@@ -137,6 +137,16 @@ _LINES = {
     },
     "GPU memory": {"raw_on_gpu": "raw", "all_hit": "ours", "wholegraph_device": "WholeGraph"},
 }
+# Colour and line of each baseline in it.
+_BASELINES = {
+    "raw_lookahead": (picture.GREYS[0], "-"),
+    "raw_ordered": (picture.GREYS[1], "-"),
+    "wholegraph_host": (picture.GREYS[2], "--"),
+    "raw_unordered": (picture.GREYS[1], ":"),
+    "cpu": (picture.GREYS[0], ":"),
+    "raw_on_gpu": (picture.GREYS[0], "-"),
+    "wholegraph_device": (picture.GREYS[2], "--"),
+}
 # Ratios that it shows, at about so many ids a batch.
 _BARS = {
     "ours_vs_raw_ordered": "all in CPU memory",
@@ -180,12 +190,13 @@ def _draw_speeds(axes: Any, case: dict[str, Any], names: dict[str, str]) -> None
     for key, name in names.items():
         rows = [row for row in case["methods"] if row["method"] == key and row["share"] is None]
         if rows:
-            ours = name.startswith("ours")
-            colour, width = (picture.OURS, 1.8) if ours else (picture.GREY, 1.2)
+            colour, style = _BASELINES.get(key, (picture.OURS, "-"))
+            width = 1.2 if key in _BASELINES else 1.8
             speeds = [row["output_gb_per_s"] for row in rows]
-            axes.plot([row["ids"] for row in rows], speeds, color=colour, linewidth=width, marker=".")
-            ends.append((name, speeds[-1], picture.OURS if ours else picture.INK))
+            axes.plot([row["ids"] for row in rows], speeds, style, color=colour, linewidth=width, marker=".")
+            ends.append((name, speeds[-1], colour))
     axes.set_xscale("log")
     axes.set_ylim(0)
-    axes.set_xlabel("ids of a batch", fontsize=picture.SMALL)
+    axes.set_xlabel("ids of a batch", fontsize=picture.SMALL, color=picture.INK)
+    axes.set_ylabel("GB/s", fontsize=picture.SMALL, color=picture.INK)
     picture.label_ends(axes, ends, max(row["ids"] for row in case["methods"]), 0.088)

@@ -1,4 +1,4 @@
-"""The look of all pictures: made for the 800 pixels that a README gives them, ours in one colour, the others grey."""
+"""The look of all pictures: made for the 800 pixels of a README, ours in one colour, the others in greys."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from .frame import Record
 
 OURS, OURS_LIGHT = "#1f5fa8", "#9dbfe3"
 GREY, GREY_LIGHT, INK = "#8a8a8a", "#cfcfcf", "#333333"
+GREYS = ("#3d3d3d", "#6e6e6e", "#9a9a9a")
+"""Of baselines that are to be told from each other, the nearest rival of ours darkest."""
 SMALL = 8  # points: 11 pixels of 800; no text is smaller
 _WIDTH_INCHES, _PIXELS_PER_INCH = 8, 150  # more pixels than 800, for screens that have them
 
@@ -95,7 +97,7 @@ def number(axes: Any, text: str, x: float, y: float, colour: str, *, right: bool
         ha="left" if right else "right",
         va="center",
         fontsize=SMALL,
-        color=INK if colour == GREY else colour,
+        color=INK if colour in (GREY, *GREYS) else colour,
     )
 
 

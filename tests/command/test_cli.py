@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -31,13 +32,18 @@ def test_as_a_process(npy, tmp_path):
     done = call("analyze", npy.name, "--json", "out.json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert "Compressing this data is worth it: codec 'dict'" in done.stdout.splitlines()[-1]
+    assert "Compressing this data is worth it: codec 'dict'" in done.stdout.splitlines()[-2]
+    assert done.stdout.splitlines()[-1] == "Of bytes alone. Hit rates and seconds an epoch: ibp-gnn plan."
     assert json.loads((tmp_path / "out.json").read_text())["recommendation"] == "dict"
 
 
 def test_errors_of_a_process(tmp_path):
     done = call("analyze", "missing.npy", folder=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "ibp-gnn: error: missing.npy: no such file\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "ibp-gnn: error: missing.npy: no such file (reading features)\n",
+    )
     assert call(folder=tmp_path).returncode == 2
     assert "analyze" in call("--help", folder=tmp_path).stdout
 
@@ -128,3 +134,36 @@ def test_damaged_files(rows, suffix, tmp_path, capsys):
         captured = capsys.readouterr()
         assert captured.out == "" and captured.err.startswith("ibp-gnn: error: ")
         assert path.name in captured.err and captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["", "analyze", "plan", "build", "info", "verify", "extract", "doctor"])
+def test_help_fits_80_columns(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit, match="0"):
+        main([*filter(None, [command]), "--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("usage: ibp-gnn") and [line for line in text.splitlines() if len(line) > 80] == []
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"ibp-gnn {ibp_gnn.__version__}\n"
+
+
+def test_ctrl_c_in_a_command(npy, monkeypatch, capsys):
+    monkeypatch.setattr("ibp_gnn.command.analysis.analyze", lambda *_, **__: os.kill(os.getpid(), signal.SIGINT))
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        assert main(["analyze", str(npy)]) == 130
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert capsys.readouterr().err == "ibp-gnn: interrupted; run it again to go on\n"
+
+
+def test_head_is_no_error(npy, tmp_path):
+    command = f"{sys.executable} -m ibp_gnn.command.cli analyze {npy} | head -1; exit ${{PIPESTATUS[0]}}"
+    paths = [str(Path(ibp_gnn.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[400, 24] float32, 400 rows looked at\n", "")

@@ -35,7 +35,7 @@ def test_build_info_verify_extract(dtype, tmp_path, capsys):
     assert f"x.ibp: whole, {info['num_blocks']} blocks, {info['file_bytes']} bytes" in capsys.readouterr().out
     np.save(tmp_path / "ids.npy", np.array([7, 7, 399], np.int32))
     for options, ids in (([], torch.arange(400)), (["--ids", str(tmp_path / "ids.npy")], torch.tensor([7, 7, 399]))):
-        assert main(["extract", str(store), str(out), *options, "--quiet"]) == 0
+        assert main(["extract", str(store), str(out), *options, "--quiet", "--force"]) == 0
         assert_bitwise_equal(torch.from_numpy(np.load(out)).view(dtype), rows[ids])
         assert np.load(out).dtype == {torch.bfloat16: np.uint16, torch.float8_e5m2: np.uint8}.get(dtype, name)
         assert ("the bits of" in capsys.readouterr().out) == (dtype in (torch.bfloat16, torch.float8_e5m2))
@@ -52,20 +52,28 @@ def test_store_commands_refuse(npy, tmp_path, capsys):
     capsys.readouterr()
     new = str(tmp_path / "new.ibp")
     for arguments, message in (
-        (["build", npy, store], "want a path where nothing is, got an existing file"),
+        (["build", npy, store], "want a path where nothing is, got an existing file; to replace it, remove it first"),
         (["build", npy, tmp_path / "no" / "x.ibp"], "STORE: want a file in an existing folder"),
-        (["build", tmp_path / "none.npy", new], "none.npy: no such file"),
-        (["build", npy, new, "--codec", "zip"], "codec: want one of"),
-        (["build", npy, new, "--chunk-rows", "0"], "chunk_rows: want at least 1, got 0"),
+        (["build", tmp_path / "none.npy", new], "none.npy: no such file (reading features)"),
+        (["build", npy, new, "--codec", "zip"], "error: --codec: want one of"),
+        (["build", npy, new, "--chunk-rows", "0"], "error: --chunk-rows: want at least 1, got 0"),
         (["build", npy, new, "--order", bad], r"--order: want [n] numbers in"),
-        (["build", npy, new, "--order", tmp_path / "short.npy"], "hotness: want shape [400], got [399]"),
-        (["build", npy, new, "--order", tmp_path / "nan.npy"], "hotness: want numbers, got NaN"),
+        (["build", npy, new, "--order", tmp_path / "short.npy"], "error: --order: want shape [400], got [399]"),
+        (["build", npy, new, "--order", tmp_path / "nan.npy"], "error: --order: want numbers, got NaN"),
+        (["build", npy, new, "--order", tmp_path / "none.npy"], "none.npy: no such file (reading --order)"),
+        (["build", tmp_path, new], "want a file, got a folder (reading features)"),
+        (["info", tmp_path], "want a file, got a folder (reading a store)"),
+        (["info", tmp_path / "none.ibp"], "none.ibp: no such file (reading a store)"),
+        (["verify", tmp_path / "none.ibp"], "none.ibp: no such file (reading a store)"),
+        (["extract", tmp_path / "none.ibp", tmp_path / "out.npy"], "none.ibp: no such file (reading a store)"),
+        (["extract", store, tmp_path / "out.npy", "--ids", tmp_path / "none.npy"], "no such file (reading --ids)"),
+        (["extract", store, npy], "OUT: want a path where nothing is, or --force to replace it, got "),
         (["info", npy], "feat.npy: want a store file, starting with"),
         (["verify", npy], "feat.npy: want a store file, starting with"),
         (["extract", npy, tmp_path / "out.npy"], "feat.npy: want a store file, starting with"),
         (["extract", store, tmp_path / "out.txt"], "OUT: want a file named *.npy"),
         (["extract", store, tmp_path / "out.npy", "--ids", tmp_path / "nan.npy"], "--ids: want int32 or int64"),
-        (["extract", store, tmp_path / "out.npy", "--ids", tmp_path / "far.npy"], "want 0 <= id < 400, got 400"),
+        (["extract", store, tmp_path / "out.npy", "--ids", tmp_path / "far.npy"], "--ids: want 0 <= id < 400, got 400"),
     ):
         assert main([*map(str, arguments), *([] if arguments[0] == "info" else ["--quiet"])]) == 1
         error = capsys.readouterr().err
@@ -90,3 +98,51 @@ def test_a_build_that_was_stopped_says_that_it_goes_on(npy, tmp_path, monkeypatc
             main(arguments)
     assert main(arguments) == 0
     assert "went on with an earlier build" in capsys.readouterr().out
+
+
+def test_info_names_both_versions(npy, tmp_path, capsys):
+    assert main(["build", str(npy), str(tmp_path / "x.ibp"), "--quiet"]) == 0
+    assert "\nversion 1 of store files, version 2 of compressed rows\n" in capsys.readouterr().out
+    assert main(["info", str(tmp_path / "x.ibp"), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["version"], record["row_version"]) == (1, 2)
+
+
+def test_extract_replaces_only_by_force(npy, rows, tmp_path, capsys):
+    store, out = str(tmp_path / "x.ibp"), tmp_path / "out.npy"
+    assert main(["build", str(npy), store, "--quiet"]) == 0
+    out.write_text("mine")
+    assert main(["extract", store, str(out), "--quiet"]) == 1
+    assert f"OUT: want a path where nothing is, or --force to replace it, got {out}\n" in capsys.readouterr().err
+    assert out.read_text() == "mine"
+    assert main(["extract", store, str(out), "--quiet", "--force"]) == 0
+    assert_bitwise_equal(torch.from_numpy(np.load(out)), rows)
+
+
+def test_a_disk_that_is_too_small_says_both_sizes(npy, tmp_path, monkeypatch, capsys):
+    store = str(tmp_path / "x.ibp")
+    assert main(["build", str(npy), store, "--quiet"]) == 0
+    monkeypatch.setattr("ibp_gnn.store.file.writing.free_bytes", lambda folder: 7)
+    capsys.readouterr()
+    assert main(["build", str(npy), str(tmp_path / "y.ibp"), "--quiet"]) == 1
+    error = capsys.readouterr().err
+    assert "bytes of free disk space for y.ibp.partial, got 7 (building " in error and error.count("\n") == 1
+    assert main(["extract", store, str(tmp_path / "out.npy"), "--quiet"]) == 1
+    assert "want 38400 bytes of free disk space for out.npy, got 7 (extracting to " in capsys.readouterr().err
+
+
+def test_a_folder_in_the_way_of_a_build(npy, tmp_path, capsys):
+    (tmp_path / "x.ibp.partial").mkdir()
+    assert main(["build", str(npy), str(tmp_path / "x.ibp"), "--quiet"]) == 1
+    assert "x.ibp.partial: want a file, got a folder (building " in capsys.readouterr().err
+
+
+def test_the_files_of_a_build_have_one_mode(npy, tmp_path, monkeypatch):
+    from ibp_gnn.store.file.building import StoreWriter
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreWriter, "finish", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            main(["build", str(npy), str(tmp_path / "x.ibp"), "--quiet"])
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("x.ibp.*")}
+    assert modes.keys() == {"x.ibp.journal", "x.ibp.partial"} and len(set(modes.values())) == 1

@@ -11,7 +11,7 @@ import pytest
 import torch
 from feature_files import save_safetensors
 
-from ibp_gnn.datasets.array_files import ArrayFileError, load_rows
+from ibp_gnn.datasets.array_files import ArrayFileError, _described, load_rows
 from ibp_gnn.testing import assert_bitwise_equal
 
 
@@ -77,7 +77,7 @@ def test_other_refusals(npy, tmp_path):
     (tmp_path / "x.csv").write_text("1,2\n")
     np.save(tmp_path / "bf16.npy", np.zeros((3, 2), ml_dtypes.bfloat16))  # .npy files do not keep this dtype
     for name, key, message in (
-        ("list.pt", None, "want an array, got list"),
+        ("list.pt", None, "want an array, got an object of class list; save its features alone"),
         ("list.pt", "x", "want no key"),
         ("vector.pt", None, r"want an array with 2 dimensions or more, got only \['y'\] with fewer"),
         ("x.csv", None, r"want a file named \*.npy"),
@@ -86,3 +86,56 @@ def test_other_refusals(npy, tmp_path):
     ):
         with pytest.raises(ArrayFileError, match=message):
             load_rows(tmp_path / name, key)
+
+
+class Data:
+    """Named as PyG's, which torch loads once PyG has said that it may."""
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_files_that_hold_something_else(rows, tmp_path):
+    """No advice of torch's or NumPy's to run a file's code, nor colours; but what to save instead."""
+    model = torch.nn.Linear(3, 2)
+    torch.save(model, tmp_path / "model.pt")
+    torch.save({"epoch": 3, "model": model.state_dict()}, tmp_path / "checkpoint.pt")
+    torch.save(Data(), tmp_path / "data.pt")
+    torch.save(rows.to_sparse(), tmp_path / "coo.pt")
+    torch.save(rows.to_sparse_csr(), tmp_path / "csr.pt")
+    np.save(tmp_path / "objects.npy", np.array([[None]], dtype=object))
+    np.savez(tmp_path / "objects.npz", x=np.array([[None]], dtype=object))
+    for name in ("garbage.pt", "garbage.npy", "garbage.npz"):
+        (tmp_path / name).write_bytes(b"no array at all")
+    for name, message in (
+        ("model.pt", r"a model \(torch\.nn\..*Linear\); want node features: torch\.save\(x, FILE\)"),
+        ("checkpoint.pt", r"got \{'epoch': int, 'model': OrderedDict\}; is it the checkpoint of a training\?"),
+        ("data.pt", r"an object of class .*Data; save its features alone"),
+        ("coo.pt", r"want a dense tensor, got layout sparse_coo; save features\.to_dense\(\)"),
+        ("csr.pt", r"want a dense tensor, got layout sparse_csr; save features\.to_dense\(\)"),
+        ("objects.npy", "it holds Python objects, or is no file of NumPy's"),
+        ("objects.npz", "it holds Python objects, or is no file of NumPy's"),
+        ("garbage.pt", "got no file of torch.save, or a damaged one"),
+        ("garbage.npy", "it holds Python objects, or is no file of NumPy's"),
+        ("garbage.npz", "it holds Python objects, or is no file of NumPy's"),
+    ):
+        with pytest.raises(ArrayFileError, match=message) as caught:
+            load_rows(tmp_path / name)
+        text = str(caught.value)
+        assert not any(word in text for word in ("allow_pickle", "weights_only", "\033", "\n")), text
+
+
+def test_what_graph_libraries_save_is_named():
+    assert _described("torch_geometric.data.data.Data") == (
+        "PyG's torch_geometric.data.data.Data; save its features alone: torch.save(data.x, FILE)"
+    )
+    assert "torch.save(data.x, FILE)" in _described("Data")
+    assert "torch.save(graph.ndata[NAME], FILE)" in _described("dgl.heterograph.DGLGraph")
+
+
+def test_a_folder_and_nothing(tmp_path):
+    with pytest.raises(IsADirectoryError, match="want a file, got a folder"):
+        load_rows(tmp_path)
+    (tmp_path / "x.npy").mkdir()
+    with pytest.raises(IsADirectoryError, match="x.npy: want a file, got a folder"):
+        load_rows(tmp_path / "x.npy")
+    with pytest.raises(FileNotFoundError, match="none.npy: no such file"):
+        load_rows(tmp_path / "none.npy")

@@ -10,13 +10,26 @@ pytestmark = pytest.mark.usefixtures("no_questions")
 
 
 def test_settings() -> None:
-    with pytest.raises(DatasetError, match=r"want one of \['wordnet', 'ogbn-arxiv'.*\], got 'cora'"):
+    with pytest.raises(DatasetError, match=r"^name: want one of \['wordnet', 'ogbn-arxiv'.*\], got 'cora'$"):
         load_dataset("cora")
-    with pytest.raises(DatasetError, match="wordnet: want no setting but features and reverse_edges, got root='x'"):
+    with pytest.raises(
+        DatasetError, match="^root: want none for wordnet, whose settings are features .*, got 'x'; set it to null"
+    ):
         load_dataset("wordnet", root="x")
-    with pytest.raises(DatasetError, match="mag240m: want no setting but root and reverse_edges, got features='glove'"):
+    with pytest.raises(DatasetError, match="^features: want none for mag240m, .* root and reverse_edges, got 'glove'"):
         load_dataset("mag240m", "glove", root="x")
     for name in DATASET_NAMES:
         if name.startswith(("ogb", "mag", "arrays")):
-            with pytest.raises(DatasetError, match=f"{name}: want root, the folder that holds it, got none"):
+            with pytest.raises(DatasetError, match=f"^root: want the folder that holds {name}, got none"):
                 load_dataset(name)
+
+
+def test_the_setting_to_change_is_named() -> None:
+    with pytest.raises(
+        DatasetError, match="^features: want a file in root for arrays, got 'glove', which are wordnet's"
+    ):
+        load_dataset("arrays", "glove", root="x")
+    with pytest.raises(DatasetError, match="^features: want one of .*'bow', 'glove'.* for wordnet, got 'tfidf'"):
+        load_dataset("wordnet", "tfidf")
+    with pytest.raises(DatasetError, match="; did you mean 'wordnet'\\?$"):
+        load_dataset("wordnets")

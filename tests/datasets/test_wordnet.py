@@ -181,7 +181,7 @@ def test_features_do_not_change_the_rest(glove, bow):
 def test_unknown_names_say_wanted_and_got():
     with pytest.raises(ValueError, match=r"want one of \['wordnet', .*'synthetic-papers'\], got 'cora'"):
         load_dataset("cora", features="glove")
-    with pytest.raises(ValueError, match=r"want one of \['bow', 'glove'\], got 'bert'"):
+    with pytest.raises(ValueError, match=r"want one of \['bow', 'glove'\] for wordnet, got 'bert'"):
         load_dataset("wordnet", features="bert")
 
 

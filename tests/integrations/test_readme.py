@@ -462,6 +462,7 @@ def test_commands(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     np.save("features.npy", features().numpy())
     np.save("hotness.npy", np.arange(NUM_NODES))
     np.save("ids.npy", IDS.numpy())
+    np.savez("graph.npz", edge_index=edges().numpy(), train=TRAIN_IDS.numpy())
     for line in commands_of(document):
         command, *arguments = shlex.split(line, comments=True)
         if command == "ibp-gnn":

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import itertools
 import json
+import re
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +184,44 @@ def test_no_import_circle() -> None:
     assert set().union(*imports.values()) <= imports.keys() and "timing" in imports["uncompressed"]
     order = list(graphlib.TopologicalSorter(imports).static_order())  # raises CycleError
     assert order.index("peer") < order.index("nvcomp") < order.index("codec_peers")
+
+
+def test_errors_and_ctrl_c_of_a_script_are_one_line(part: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = part("bench.frame")
+
+    def raises(error: BaseException) -> None:
+        raise error
+
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        for error, status, line in (
+            (ConfigError("seed: want 1, got 2"), 2, "error: seed: want 1, got 2\n"),
+            (ImportError("pip install it"), 2, "error: pip install it\n"),
+            (KeyboardInterrupt(), 130, "interrupted; run it again to go on\n"),
+        ):
+            with pytest.raises(SystemExit, match=str(status)):
+                frame.run_as_script(functools.partial(raises, error))
+            assert capsys.readouterr().err == line
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.parametrize("script", ["bench_cache_hit", "bench_codec", "bench_gather"])
+def test_without_matplotlib_nothing_is_measured(part: Any, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    bench = part(script)
+    monkeypatch.setattr(bench.frame, "head", lambda *_: pytest.fail("want no work before the package is there"))
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        bench.main(["--plot", "out.png"])
+
+
+@pytest.mark.parametrize("script", ["bench_cache_hit", "bench_codec", "bench_gather", "bench_epoch"])
+def test_help_says_how_long_it_takes(script: str) -> None:
+    text = (RESULTS.parent / f"{script}.py").read_text()
+    assert re.search(r"\btakes\s+about\s+(two|three|ten)\s+minutes", ast.get_docstring(ast.parse(text)) or "")
+
+
+@needs_results
+@pytest.mark.parametrize(("script", "name"), RECORDS)
+def test_results_say_which_version_it_was(script: str, name: str) -> None:
+    assert json.loads((RESULTS / f"{name}.json").read_text())["versions"]["ibp_gnn"] != "unknown"

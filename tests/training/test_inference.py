@@ -161,7 +161,7 @@ def test_a_model_of_another_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_bad_embedding_store(tmp_path: Path, model: GraphSAGE) -> None:
-    with pytest.raises(ConfigError, match="embedding_store: codec: want one of"):
+    with pytest.raises(ConfigError, match=r"^embedding_store\.codec: want one of"):
         infer(tmp_path, "embedding_store.codec=zip")
 
 

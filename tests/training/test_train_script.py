@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +82,10 @@ def test_compressed_features_train_exactly_like_raw_ones(tmp_path: Path, loop: s
     assert raw_summary["store_bytes"] == raw_summary["raw_bytes"] == summary["raw_bytes"]
     assert 0 < summary["savings"] < 1
     assert summary["savings"] == pytest.approx(1 - summary["store_bytes"] / summary["raw_bytes"], abs=1e-3)
-    for words in ("loss", "train", "val", "sample", "fetch", "compute", "miss rate", "moved", "saved"):
+    for words in ("loss", "train", "val", "sample", "fetch", "compute", "read", "instead of", "saved"):
         assert words in output
+    for words in ("miss", "hits", "PCIe"):
+        assert words not in output, "there is no cache on the CPU"
 
 
 def check_record(record: dict[str, Any], summary: dict[str, Any], loop: str) -> None:
@@ -141,10 +145,13 @@ def test_a_loop_that_cannot_run_here(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("loop=dlg", "error: loop: want one of 'dgl', 'graphbolt', 'pyg', got 'dlg'"),
+        ("loop=dlg", "error: loop: want one of 'dgl', 'graphbolt', 'pyg', 'wholegraph', got 'dlg'"),
         ("train.epoch=2", "error: unknown setting 'train.epoch'; did you mean 'train.epochs'?"),
-        ("dataset.name=cora", "error: dataset: data set: want one of ['wordnet', 'ogbn-arxiv', "),
-        ("store.codec=zip", "error: features: "),
+        ("dataset.name=cora", "error: dataset.name: want one of ['wordnet', 'ogbn-arxiv', "),
+        ("store.codec=zip", "error: store.codec: want one of ['auto', 'dict', 'ibp'], got 'zip'"),
+        ("cache.capacity=4XB", "error: cache.capacity: want bytes"),
+        ("store.path=none.ibp", "error: store.path: want a store file, got none.ibp, where no file is"),
+        ("log.checkpoint=a/b/c.pt", "error: log.checkpoint: want a file in a folder that exists"),
         ("log.json=/", "error: log.json: want a file, got the folder /"),
     ],
 )
@@ -153,3 +160,38 @@ def test_errors_are_one_line(tmp_path: Path, override: str, message: str) -> Non
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(message)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("script", ["train_sage.py", "infer_sage.py"])
+def test_without_arguments_there_is_help_and_no_training(tmp_path: Path, script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "scripts" / script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: ") and "--config FILE" in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(not HAS_DGL, reason="DGL is not installed")
+def test_a_run_that_fails_leaves_no_folder(tmp_path: Path) -> None:
+    done = call(
+        tmp_path, "log.json=new/run.json", "dataset.name=arrays", "dataset.root=mistyped", "dataset.features=null"
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("seconds", [0.5, 4.0])
+def test_ctrl_c_is_one_line(tmp_path: Path, seconds: float) -> None:
+    """While torch is imported, and while data is loaded or a model trained."""
+    command = [sys.executable, str(SCRIPT), "--config", str(CONFIG), "--set", *SMALL, "train.epochs=1000"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        time.sleep(seconds)
+        run.send_signal(signal.SIGINT)
+        _, stderr = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert stderr.splitlines()[-1] == "interrupted; run it again to go on" and "Traceback" not in stderr

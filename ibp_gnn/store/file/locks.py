@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def open_locked(path: Path) -> int:
-    """Opens the file at `path`, made if need be and then its owner's only, and locks it for this process alone. Returns
-    the descriptor; closing it ends the lock. Raises BlockingIOError if another process has it."""
+    """Opens the file at `path`, made if need be, and locks it for this process alone. Returns the descriptor; closing
+    it ends the lock. Raises BlockingIOError if another process has it."""
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if is_at(fd, path):
