@@ -63,7 +63,8 @@ class Split(NamedTuple):
 class ShardedGPUCache(CompressedGPUCache):
     """As CompressedGPUCache, for processes of torchrun with a GPU each: the hottest rows are in every GPU's memory, the
     next ones in one GPU's each. A gather reads own rows, those of peers (over NVLink) and misses, in one kernel. To
-    make and to close it is a collective call of the processes of a machine. It does not follow updates of the store.
+    make it is a collective call of all processes, which compare their stores; to close it, of those of a machine. It
+    does not follow updates of the store.
 
     Example:
         >>> cache = ibp_gnn.wholegraph.ShardedGPUCache(store, "100 rows", placement="shard")
@@ -98,7 +99,8 @@ class ShardedGPUCache(CompressedGPUCache):
             ImportError: pylibwholegraph is not installed.
             ValueError: not even one row fits, a bad argument, or processes that have different stores or arguments.
             TypeError: a capacity or ids of another type.
-            RuntimeError: no GPU, a store that is not page-locked, or "shard" for GPUs that cannot read each other.
+            RuntimeError: no GPU, a store that is not page-locked, "shard" for GPUs that cannot read each other, or
+                another process failed.
         """
         if placement not in ("auto", "replicate", "shard"):
             raise ValueError(f"placement: want auto, replicate or shard, got {placement!r}")

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from ..datasets.hetero_dataset import EdgeType
 from ..integrations.csc_block import CscBlock
-from .sage import copy_async, mean_of_neighbors
+from .sage import InputNorm, copy_async, mean_of_neighbors
 
 
 class HeteroBlock(NamedTuple):
@@ -118,12 +117,3 @@ class HeteroGraphSAGE(nn.Module):
             if i + 1 < len(self.convs):
                 rows = {name: self.dropout(torch.relu(part)) for name, part in rows.items()}
         return rows[self._target]
-
-
-class InputNorm(nn.BatchNorm1d):
-    """Batch normalisation that normalises no or one row, which has no statistics, with the running ones."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if len(input) > 1:
-            return super().forward(input)
-        return functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from ..integrations.csc_block import CscBlock
 from ..integrations.dgl_compat import import_dgl
@@ -107,6 +108,15 @@ class PyGSageConv(nn.Module):
         return self.conv((x, x[: block.num_dst]), block.edge_index)
 
 
+class InputNorm(nn.BatchNorm1d):
+    """Batch normalisation that normalises no or one row, which has no statistics, with the running ones."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if len(input) > 1:
+            return super().forward(input)
+        return functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
 class GraphSAGE(nn.Module):
     """Mean-aggregating GraphSAGE; `aggregation` says which kind of blocks `forward` takes."""
 
@@ -132,7 +142,7 @@ class GraphSAGE(nn.Module):
             "input_norm": input_norm,
         }
         """What another GraphSAGE is to be made with, to take this one's state; whatever its aggregation."""
-        self.norm = nn.BatchNorm1d(in_feats) if input_norm else nn.Identity()
+        self.norm = InputNorm(in_feats) if input_norm else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         widths = [in_feats, *[hidden] * (layers - 1), num_classes]
         if aggregation == "dgl":

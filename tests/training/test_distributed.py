@@ -155,6 +155,16 @@ def test_ranks_that_sample_differently_have_one_model(tmp_path: Path) -> None:
     assert [first["step_losses"], first["numbers"]] == [second["step_losses"], second["numbers"]]
 
 
+def test_ranks_whose_last_seed_has_no_neighbours(data: Path) -> None:
+    """The last batch has two seeds: one row for each rank, which has no statistics for `model.input_norm`."""
+    graph = dict(np.load(data / "graph.npz"))
+    graph["edge_index"][1] = graph["edge_index"][1] % 300 + 700
+    np.savez(data / "graph.npz", **{**graph, "train": np.arange(602)})
+    record, _ = train(data, 2, f"loop={A_LOOP}")
+    assert len(record["step_losses"]) == 14 and np.isfinite(record["step_losses"]).all()
+    assert [rank["seeds"] for rank in record["epochs"][0]["ranks"]] == [301, 301]
+
+
 def train_hetero(folder: Path, *overrides: str) -> list[dict[str, Any]]:
     """What each of two ranks has in the end."""
     done = rank_processes.run([[HETERO, *overrides]] * 2, folder)

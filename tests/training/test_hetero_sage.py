@@ -17,9 +17,9 @@ from ibp_gnn.training.hetero_sage import (
     HeteroBlock,
     HeteroGraphSAGE,
     HeteroSageConv,
-    InputNorm,
     to_hetero_csc,
 )
+from ibp_gnn.training.sage import InputNorm
 
 
 def test_conv_is_the_sum_over_relations() -> None:
