@@ -55,7 +55,7 @@ class CpuDecoder(Decoder):
         self._weights = list(weights)
         self._turn = threading.RLock()
         with torch.inference_mode(False):
-            self._raw = torch.empty(max((w.padded_nbytes for w in weights), default=0), dtype=torch.uint8)
+            self._raw = torch.empty(max((w.padded_nbytes for w in weights), default=0), dtype=torch.uint8, device="cpu")
 
     @contextlib.contextmanager
     def lend(self, number: int) -> Iterator[torch.Tensor]:
@@ -66,7 +66,7 @@ class CpuDecoder(Decoder):
         weight = self._weights[number]
         flat = ids.reshape(-1).to(torch.int64)
         check_ids_on_cpu(flat, weight.shape[0])
-        out = torch.empty(*ids.shape, *weight.shape[1:], dtype=weight.dtype)
+        out = torch.empty(*ids.shape, *weight.shape[1:], dtype=weight.dtype, device="cpu")
         blocks = block_ids(weight, flat)
         rows = to_bytes(out).view(len(blocks), weight.layout.row_bytes)
         dispatch.decode_on_cpu(weight.codec.form, weight.rows, blocks, rows)

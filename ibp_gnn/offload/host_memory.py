@@ -31,7 +31,7 @@ class HostArena:
         if not self._pieces or self._used + length > self._pieces[-1].numel():
             with torch.inference_mode(False):
                 # Memory that is not written takes no room: what is left of a piece costs nothing.
-                piece = torch.empty(max(_PIECE_BYTES, length) + _ALIGN_BYTES, dtype=torch.uint8)
+                piece = torch.empty(max(_PIECE_BYTES, length) + _ALIGN_BYTES, dtype=torch.uint8, device="cpu")
             skip = -piece.data_ptr() % _ALIGN_BYTES
             self._shrink_last()
             self._pieces.append(piece[skip:])

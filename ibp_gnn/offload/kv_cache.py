@@ -257,11 +257,11 @@ class CompressedLayer(DynamicLayer):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Each sequence `repeats` times."""
-        self._take_sequences(torch.arange(len(self._tables)).repeat_interleave(repeats))
+        self._take_sequences(torch.arange(len(self._tables), device="cpu").repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Only these sequences: numbers, or a bool for each."""
-        self._take_sequences(torch.arange(len(self._tables))[indices.cpu()])
+        self._take_sequences(torch.arange(len(self._tables), device="cpu")[indices.cpu()])
 
     def close(self) -> None:
         """Forgets all tokens and frees the pages."""

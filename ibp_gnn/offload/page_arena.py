@@ -215,8 +215,8 @@ class PageArena:
         stream = torch.cuda.current_stream(self.device)
         with torch.inference_mode(False):
             encoded, count = self._encode(tokens)
-            count_host = torch.empty(1, dtype=torch.int64, pin_memory=True)
-            bitmask_host = torch.empty(encoded.bitmask.numel(), dtype=torch.uint8, pin_memory=True)
+            count_host = torch.empty(1, dtype=torch.int64, device="cpu", pin_memory=True)
+            bitmask_host = torch.empty(encoded.bitmask.numel(), dtype=torch.uint8, device="cpu", pin_memory=True)
         assert self._copies is not None  # of a GPU
         self._copies.wait_stream(stream)
         with torch.cuda.stream(self._copies):

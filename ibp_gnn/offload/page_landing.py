@@ -164,5 +164,5 @@ def token_ids(pages: list[int], page_tokens: int, device: torch.device) -> torch
 
 
 def _to_device(numbers: list[int], device: torch.device) -> torch.Tensor:
-    ids = torch.tensor(numbers, dtype=torch.int64)
+    ids = torch.tensor(numbers, dtype=torch.int64, device="cpu")
     return ids_on_gpu(ids, device) if device.type == "cuda" else ids

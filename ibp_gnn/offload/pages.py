@@ -93,7 +93,7 @@ class CompressedPages:
             raise ValueError(f"token_shape: want at least one value a token, got {self.token_shape}")
         if not 0 < refit_drop < 1:
             raise ValueError(f"refit_drop: want more than 0 and less than 1, got {refit_drop!r}")
-        as_tensor(torch.empty(0, dtype=dtype), "dtype")  # raises TypeError for one that is not supported
+        as_tensor(torch.empty(0, dtype=dtype, device="cpu"), "dtype")  # raises TypeError for one that is not supported
         self.device = resolve_device(device, torch.device("cpu"))
         if isinstance(budget, Budget):
             self._budget = budget
@@ -349,7 +349,9 @@ class CompressedPages:
         for arena in {id(arena): arena for arena, _ in pages}.values():
             chosen = [at for at, (of, _) in enumerate(pages) if of is arena]
             ids = token_ids([pages[at][1] for at in chosen], self.page_tokens, self.device)
-            rows = out if len(chosen) == len(pages) else torch.empty(len(ids), out.shape[1], dtype=out.dtype)
+            rows = (
+                out if len(chosen) == len(pages) else torch.empty(len(ids), out.shape[1], dtype=out.dtype, device="cpu")
+            )
             dispatch.decode_on_cpu(arena.codec.form, arena.rows(), ids, to_bytes(rows))
             if rows is not out:
                 out.view(len(pages), -1)[chosen] = rows.view(len(chosen), -1)

@@ -120,7 +120,7 @@ class CompressedWeight:
     def decode_on_cpu(self, raw: torch.Tensor) -> torch.Tensor:
         """raw: uint8 in CPU memory, at least padded_nbytes bytes. Returns the tensor in it."""
         out = raw[: self.padded_nbytes].view(self.layout.num_rows, self.layout.row_bytes)
-        dispatch.decode_on_cpu(self.codec.form, self.rows, torch.arange(self.layout.num_rows), out)
+        dispatch.decode_on_cpu(self.codec.form, self.rows, torch.arange(self.layout.num_rows, device="cpu"), out)
         return self.shaped(raw)
 
     def decompress(self, device: torch.device | None = None) -> torch.Tensor:
@@ -129,7 +129,7 @@ class CompressedWeight:
         with torch.inference_mode(False):
             if device is None or device.type == "cpu":
                 here = dataclasses.replace(self, buffer=self.buffer.cpu())
-                return here.decode_on_cpu(torch.empty(self.padded_nbytes, dtype=torch.uint8))
+                return here.decode_on_cpu(torch.empty(self.padded_nbytes, dtype=torch.uint8, device="cpu"))
             raw = torch.empty(self.padded_nbytes, dtype=torch.uint8, device=device)
             landed = self.layout.rows_in(self.buffer.to(device))
             gather = GpuGather(self.codec.form, device, MappedRows.on_device(landed), lead_bytes=landed.slot_bytes)
@@ -160,7 +160,7 @@ def compress_weight(weight: torch.Tensor, *, by_row: bool, device: torch.device)
         codec = Codec.fit(blocks, codec="dict", max_rows=_FIT_BLOCKS)
         rows = codec.compress(blocks)
         layout = RowLayout.of(rows)
-        buffer = torch.zeros(layout.nbytes, dtype=torch.uint8)
+        buffer = torch.zeros(layout.nbytes, dtype=torch.uint8, device="cpu")
         there = layout.rows_in(buffer)
         for name in ("slots", "overflow", "bitmask"):
             getattr(there, name).copy_(getattr(rows, name))

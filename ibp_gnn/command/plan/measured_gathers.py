@@ -39,12 +39,14 @@ def measure_gathers(rows: torch.Tensor, device: torch.device, seed: int = 0) -> 
     """
     row_bytes = to_bytes(rows[:1]).shape[1]
     rows = rows[: max(1, _MOST_BYTES // row_bytes)].contiguous()
-    ids = torch.randint(len(rows), (_IDS,), generator=torch.Generator().manual_seed(seed))
+    ids = torch.randint(len(rows), (_IDS,), generator=torch.Generator().manual_seed(seed), device="cpu")
     on_device = ids.to(device)
     out = torch.empty((len(ids), *rows.shape[1:]), dtype=rows.dtype, device=device)
     in_bytes = to_bytes(rows)
     words = rows.view(_WORD_OF[rows.dtype.itemsize])  # index_select does not take every dtype
-    picked = torch.empty((len(ids), *words.shape[1:]), dtype=words.dtype, pin_memory=device.type == "cuda")
+    picked = torch.empty(
+        (len(ids), *words.shape[1:]), dtype=words.dtype, device="cpu", pin_memory=device.type == "cuda"
+    )
 
     def plain() -> torch.Tensor:
         return torch.index_select(words, 0, ids, out=picked).to(device, non_blocking=True)
