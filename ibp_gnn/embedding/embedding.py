@@ -25,18 +25,22 @@ class FrozenTable(torch.nn.Module):
 
     @property
     def num_embeddings(self) -> int:
+        """Number of rows of the table."""
         return self.table.num_embeddings
 
     @property
     def embedding_dim(self) -> int:
+        """Values of a row."""
         return self.table.embedding_dim
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of the rows."""
         return self.table.dtype
 
     @property
     def padding_idx(self) -> int | None:
+        """The id whose row does not count; None if there is none."""
         return None if self._padding_id < 0 else self._padding_id
 
     @property
