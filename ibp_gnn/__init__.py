@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from . import distdgl as distdgl
     from . import graphbolt as graphbolt
     from . import hotness as hotness
+    from . import offload as offload
     from . import pyg as pyg
     from . import wholegraph as wholegraph
     from ._native import FormatError

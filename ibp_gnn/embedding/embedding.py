@@ -25,7 +25,7 @@ class FrozenTable(torch.nn.Module):
 
     @property
     def num_embeddings(self) -> int:
-        """Rows of the table."""
+        """Number of rows of the table."""
         return self.table.num_embeddings
 
     @property
@@ -40,7 +40,7 @@ class FrozenTable(torch.nn.Module):
 
     @property
     def padding_idx(self) -> int | None:
-        """The id that counts as nothing; None: there is none."""
+        """The id whose row does not count; None if there is none."""
         return None if self._padding_id < 0 else self._padding_id
 
     @property
