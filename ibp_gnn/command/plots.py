@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._install import install_command
 from ..codec.fit_dict import EXPONENT_BITS
 from .analysis import Analysis
 
@@ -23,7 +24,8 @@ def require_matplotlib() -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "plots need a package that is missing; install it with: pip install matplotlib",
+            "plots need a package that is missing; install it with: pip install matplotlib, or "
+            f"{install_command('plot')}",
             name="matplotlib",
         ) from error
     return Figure

@@ -98,7 +98,8 @@ def _run_build(arguments: argparse.Namespace) -> None:
             "under another name"
         )
     with explained(f"building {path}", path):
-        options = arguments.codec, arguments.layout, order, arguments.chunk_rows, not arguments.quiet
+        progress = False if arguments.quiet else None
+        options = arguments.codec, arguments.layout, order, arguments.chunk_rows, progress
         said = build_file(Job.check(features, *options), path, source)
         if said:
             print(said)
@@ -180,7 +181,7 @@ def _run_verify(arguments: argparse.Namespace) -> None:
     from ..store.file.reading import StoreFile
 
     with explained("reading a store", arguments.store), StoreFile(arguments.store) as file:
-        file.check(progress=not arguments.quiet)
+        file.check(progress=False if arguments.quiet else None)
         file.codec()
         file.slot_of()
         print(f"{arguments.store}: whole, {file.header.num_blocks} blocks, {file.header.file_bytes} bytes")
@@ -212,7 +213,7 @@ def _run_extract(arguments: argparse.Namespace) -> None:
         check_space(arguments.out, num_rows * store.codec.row_bytes)
         with (
             replacing(arguments.out) as out,
-            tqdm(total=num_rows, desc="extracting", unit="row", disable=arguments.quiet) as bar,
+            tqdm(total=num_rows, desc="extracting", unit="row", disable=arguments.quiet or None) as bar,
         ):
             shape = (num_rows, *store.codec.row_shape)
             about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
