@@ -114,6 +114,7 @@ class CompressedPages:
 
     @property
     def page_shape(self) -> tuple[int, ...]:
+        """Tokens of a page, and the shape of each."""
         return (self.page_tokens, *self.token_shape)
 
     def __len__(self) -> int:
