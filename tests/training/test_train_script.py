@@ -188,7 +188,17 @@ def test_a_run_that_fails_leaves_no_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seconds", [0.5, 4.0])
 def test_ctrl_c_is_one_line(tmp_path: Path, seconds: float) -> None:
     """While torch is imported, and while data is loaded or a model trained."""
-    command = [sys.executable, str(SCRIPT), "--config", str(CONFIG), "--set", *SMALL, "train.epochs=1000"]
+    loop = "dgl" if HAS_DGL else "pyg"
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "--config",
+        str(CONFIG),
+        "--set",
+        *SMALL,
+        f"loop={loop}",
+        "train.epochs=1000",
+    ]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         time.sleep(seconds)
         run.send_signal(signal.SIGINT)
