@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import time
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -34,6 +35,16 @@ def descriptors() -> int:
     sent(build(fitting()))
     gc.collect()
     return len(os.listdir("/proc/self/fd"))
+
+
+def closed_since(open_before: int) -> bool:
+    """Whether no more are open than then, at once or in five seconds: workers end, and libraries open files, when they
+    do."""
+    for _ in range(50):
+        if descriptors() <= open_before:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def mappings() -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from page_locking import Registers
-from shared_stores import Worker, all_rows, build, descriptors, mappings, private_kib, sent, try_to_update
+from shared_stores import Worker, all_rows, build, closed_since, descriptors, mappings, private_kib, sent, try_to_update
 from time_limits import at_most
 from update_rows import ALL, ROWS, fitting, raw
 
@@ -104,7 +104,7 @@ def test_workers_follow_updates(method: str) -> None:
     two.end()
     for worker in (one, two):
         del worker.process, worker.connection  # and with them what was opened to start them
-    assert descriptors() <= open_before
+    assert closed_since(open_before)
     assert mappings() <= mapped_before
 
 
