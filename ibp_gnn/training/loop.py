@@ -340,11 +340,12 @@ def _comparable(config: TrainingConfig) -> str:
     """Of a config what has to be the same in all processes: where files lie may differ from machine to machine."""
     same = replace(
         config,
-        dataset=replace(config.dataset, root=None),
         store=replace(config.store, path=None),
         log=LogConfig(unique_rows=config.log.unique_rows),
     )
-    return json.dumps(to_dict(same))
+    settings = to_dict(same)
+    settings["dataset"]["root"] = None
+    return json.dumps(settings)
 
 
 def _seconds_of(phases: dict[str, float]) -> dict[str, float]:

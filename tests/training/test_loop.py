@@ -43,11 +43,11 @@ def test_cuda_where_there_is_none() -> None:
 
 def test_what_the_log_says_of_traffic_and_caches() -> None:
     traffic = Traffic(10, moved_bytes=1_200_000, raw_bytes=2_000_000, saved_bytes=3_800_000, hits=6)
-    assert loop._traffic_text(traffic.to_record()) == (
+    assert loop._traffic_text(traffic.to_record(), True) == (
         "hits 6, misses 4 (miss rate 40.0%)  moved 1.2 MB instead of 2.0 MB raw, saved 3.8 MB"
     )
     counted = dataclasses.replace(traffic, unique_rows=3)
-    assert "(miss rate 40.0%), unique rows 3  moved" in loop._traffic_text(counted.to_record())
+    assert "(miss rate 40.0%), unique rows 3  moved" in loop._traffic_text(counted.to_record(), True)
     one = {"rows": 30, "bytes": 1_000_000, "effective_rows": 2.0}
     other = {"rows": 10, "bytes": 3_000_000, "effective_rows": 1.0}
     both = _add_caches({"a": one, "b": other, "c": None})
