@@ -100,7 +100,7 @@ def test_configs_are_valid(path: Path) -> None:
 def test_errors_name_the_section(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="dataset: .*want a folder that ogb's DatasetSaver wrote"):
         train(["dataset.name=ogb-folder", f"dataset.root={tmp_path}"])
-    with pytest.raises(ConfigError, match="dataset: arrays: want root, the folder that holds it, got none"):
+    with pytest.raises(ConfigError, match="want the folder that holds arrays, got none"):
         train(["dataset.name=arrays"])
     with pytest.raises(ConfigError, match="unknown setting 'dataset.rooot'; did you mean 'dataset.root'"):
         train(["dataset.rooot=x"])
