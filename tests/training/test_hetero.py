@@ -97,7 +97,7 @@ def test_each_feature_and_all_of_them_are_logged(monkeypatch: pytest.MonkeyPatch
     assert lines[0].startswith("no unique_rows: log.unique_rows is for features=compressed on cuda")
     assert lines[0].endswith(f"not features={features} on cpu")
     for line, (name, part) in zip(lines[-2:], by_type.items(), strict=True):
-        assert line.startswith(f"  {name}: hits 0, misses {part['rows']} (miss rate 100.0%)  moved ")
+        assert line.startswith(f"  {name}: read {part['rows']} rows: ")
         assert line.count(" MB") == 3
 
 
