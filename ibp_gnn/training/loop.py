@@ -53,13 +53,16 @@ class Run:
     def __init__(self, config: TrainingConfig, log: Callable[[str], None] = _logger.info) -> None:
         """Joins the other processes under torchrun, loads the data and builds the store. Raises ConfigError if the
         config asks for what is not here, ImportError if its loop needs what is not installed."""
-        config.store.check_path()
         if config.train.deterministic:
             use_deterministic_algorithms()
         device = pick_device(config.device)
         if config.loop == "wholegraph" and device.type != "cuda":
             raise ConfigError(f"loop: want another one than wholegraph on {device}: it samples on a GPU")
         self.ranks = Ranks.start(device.type, config.train.rank_timeout)
+        if (
+            not self.ranks.joined
+        ):  # several say it together, when the store is opened: none may leave the others waiting
+            config.store.check_path()
         self.device = pick_device(config.device)  # the current one of this process now
         self.config, self.log = config, log if is_first_process() else _say_nothing
         self.ranks.require_same(_comparable(config), "config")
