@@ -4,7 +4,8 @@
 sizes: bits per value, every byte of metadata counted, of the best `ibp` there is, of `dict` and of `auto`, against the
 entropy bound; and what a compact store takes. cpu: fit, compress, decode by random ids, against torch.index_select.
 gpu, where there is one: decode from GPU memory by random ids, and from page-locked CPU memory by ordered ids, against
-copying the same raw rows. peers: zstd, Blosc2 and nvCOMP, where they are installed.
+copying the same raw rows. sweep, where there is a GPU: many widths there, small batches, all rows in order, and whole
+matrices. peers: zstd, Blosc2 and nvCOMP, where they are installed.
 
 The config says which of these to measure, and on which data; all of it takes about ten minutes. bench_gather.py
 measures gathers in more depth.
@@ -29,6 +30,7 @@ from bench.codec_cpu import Cpu, measure_cpu
 from bench.codec_gpu import Gpu, measure_gpu
 from bench.codec_peers import Peers, measure_peers, missing_peers
 from bench.codec_sizes import Sizes, measure_sizes
+from bench.codec_sweep import Sweep, measure_matrices, measure_sweep
 from bench.rows import RowsConfig, make_rows
 from tqdm import tqdm
 
@@ -45,6 +47,7 @@ class Config(RowsConfig):
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
     cpu: Cpu = dataclasses.field(default_factory=Cpu)
     gpu: Gpu = dataclasses.field(default_factory=Gpu)
+    sweep: Sweep = dataclasses.field(default_factory=Sweep)
     peers: Peers = dataclasses.field(default_factory=Peers)
     optional: tuple[str, ...] = ()
 
@@ -67,9 +70,15 @@ def measure(config: Config, record: frame.Record, save: Callable[[], None]) -> N
         "peers": (config.peers.data.cases(), lambda name, rows: measure_peers(name, rows, config.peers, config.seed)),
     }
     skipped: dict[str, str] = missing_peers() if config.peers.data.cases() else {}
-    record |= {"load_average": {}, **{section: [] for section in sections}, "skipped": skipped}
-    if config.gpu.data.cases() and not torch.cuda.is_available():
-        skipped["gpu"] = "want a CUDA device, got none"
+    record |= {"load_average": {}, **{section: [] for section in sections}, "sweep": [], "matrices": []}
+    record["skipped"] = skipped
+    for section, is_wanted in (
+        ("gpu", config.gpu.data.cases()),
+        ("sweep", config.sweep.cases() or config.sweep.matrices),
+    ):
+        if is_wanted and not torch.cuda.is_available():
+            skipped[section] = "want a CUDA device, got none"
+    if "gpu" in skipped:
         del sections["gpu"]
     names = dict.fromkeys(name for cases, _ in sections.values() for name, _ in cases)
     for name in (bar := tqdm(names, leave=False)):
@@ -87,6 +96,11 @@ def measure(config: Config, record: frame.Record, save: Callable[[], None]) -> N
                 record[section] += measure_section(name, rows.to(dtype_from_name(dtype)))
         record["load_average"] = {"before": load_before, "after": os.getloadavg()}
         save()
+    if "sweep" not in skipped:
+        for result in measure_sweep(config.sweep, config.seed):
+            record["sweep"].append(result)
+            save()
+        record["matrices"] += measure_matrices(config.sweep, config.seed)
     for what, reason in skipped.items():
         tqdm.write(f"left out: {what}: {reason}")
     record["load_average"] = {"before": load_before, "after": os.getloadavg()}

@@ -6,12 +6,13 @@ import statistics
 from typing import Any
 
 from . import picture
+from .codec_sweep_report import draw_sweep, matrices, sweep
 from .frame import Record
 
 
 def text(record: Record) -> str:
-    makers = {"sizes": _sizes, "cpu": _cpu, "gpu": _gpu, "peers": _peers}
-    return "\n\n".join("\n".join(make(record[name])) for name, make in makers.items() if record[name])
+    makers = {"sizes": _sizes, "cpu": _cpu, "gpu": _gpu, "sweep": sweep, "matrices": matrices, "peers": _peers}
+    return "\n\n".join("\n".join(make(record[name])) for name, make in makers.items() if record.get(name))
 
 
 def _sizes(results: list[dict[str, Any]]) -> list[str]:
@@ -94,12 +95,19 @@ def _percent(share: float | None) -> str:
 
 def draw(record: Record) -> Any:
     """One section below the other. Raises ValueError if none has results."""
-    makers = {"sizes": _draw_sizes, "cpu": _draw_cpu, "gpu": _draw_gpu, "peers": _draw_peers}
-    shown = [name for name in makers if record[name]]
+    makers = {
+        "sizes": _draw_sizes,
+        "cpu": _draw_cpu,
+        "gpu": _draw_gpu,
+        "sweep": draw_sweep,
+        "peers": _draw_peers,
+    }
+    shown = [name for name in makers if record.get(name)]
     if not shown:
         raise ValueError("plot: want results of at least one section, got none")
     groups = {name: _groups(name, record[name]) for name in shown}
-    heights = [0.8 + (0.3 if name in ("cpu", "gpu") else 0.2) * len(groups[name]) for name in shown]
+    of_group = {"cpu": 0.3, "gpu": 0.3, "sweep": 1.0}
+    heights = [0.8 + of_group.get(name, 0.2) * len(groups[name]) for name in shown]
     figure = picture.make_figure(0.5 + sum(heights))
     parts = figure.subfigures(len(shown), 1, height_ratios=heights, squeeze=False)[:, 0]
     captions = [makers[name](part, groups[name]) for name, part in zip(shown, parts, strict=True)]
@@ -123,7 +131,9 @@ def _groups(section: str, results: list[dict[str, Any]]) -> _Groups:
     """The results by the row of the picture that they belong to: what is compressed, or of `peers` the method."""
     groups: _Groups = {}
     for one in results:
-        if section == "peers":
+        if section == "sweep":
+            name = one["kind"]
+        elif section == "peers":
             if "failed" in one:
                 continue
             chunk = "a row" if one["rows_per_chunk"] == 1 else "chunks"

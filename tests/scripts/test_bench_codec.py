@@ -35,6 +35,14 @@ TINY = [
     "gpu.pinned_ids=5000",
     "gpu.blocks=[16, 32]",
     "gpu.repeats=2",
+    "sweep.widths=[33, 40]",
+    "sweep.matrices=[[300, 48]]",
+    "sweep.raw_mb=1",
+    "sweep.ids=1000",
+    "sweep.out_mb=0.1",
+    "sweep.small_ids=[10, 100]",
+    "sweep.launches=2",
+    "sweep.repeats=1",
     "peers.data={float32: [relu_20]}",
     "peers.cpu_mb=0.02",
     "peers.gpu_mb=0.02",
@@ -44,7 +52,8 @@ TINY = [
     "glove_rows=300",
     "synthetic_rows=300",
 ]
-ONLY_SIZES = ["cpu.data={}", "gpu.data={}", "peers.data={}"]
+NO_SWEEP = ["sweep.widths=[]", "sweep.matrices=[]"]
+ONLY_SIZES = ["cpu.data={}", "gpu.data={}", *NO_SWEEP, "peers.data={}"]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +72,7 @@ def run(bench: ModuleType, folder: Path, *overrides: str) -> dict:
 
 
 def test_sizes_and_cpu(bench, tmp_path, capsys):
-    record = run(bench, tmp_path, "gpu.data={}", "peers.data={}")
+    record = run(bench, tmp_path, "gpu.data={}", *NO_SWEEP, "peers.data={}")
     assert record["benchmark"] == "codec" and "commit" in record
     assert len(record["load_average"]["before"]) == 3
     assert record["config"]["cpu"]["raw_mb"] == 0.1 and record["skipped"] == {}
@@ -131,12 +140,24 @@ def test_gpu(bench, tmp_path):
         assert one["pinned_decode_to_copy"] == pytest.approx(best)
         assert 0 < one["pinned_pcie_bytes_per_row"] < one["raw_bytes_per_row"]
     assert {one["rows_per_chunk"] for one in record["peers"] if "GPU" in one["method"]} >= {1}
+    cases = {(one["kind"], one["dtype"], one["width"]) for one in record["sweep"]}
+    dtypes = "float32", "bfloat16", "float16"
+    assert cases == {(kind, dtype, width) for kind in ("normal", "relu") for dtype in dtypes for width in (33, 40)} | {
+        ("words", "float32", 33),
+        ("words", "float32", 40),
+    }
+    for one in record["sweep"]:
+        assert one["to_best"] == min(one["ms"]["copy"], one["ms"]["index_select"]) / one["ms"]["ours"] > 0
+        assert list(one["small_to_best"]) == (["10", "100"] if one["kind"] == "normal" else [])
+    (matrix,) = record["matrices"]
+    assert matrix["shape"] == [300, 48] and min(matrix["all_gb_per_s"].values()) > 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device")
 def test_no_gpu_is_no_failure(bench, tmp_path):
     record = run(bench, tmp_path, "sizes.data={}", "cpu.data={}", "peers.data={}")
-    assert record["gpu"] == [] and record["skipped"] == {"gpu": "want a CUDA device, got none"}
+    assert record["gpu"] == record["sweep"] == record["matrices"] == []
+    assert record["skipped"] == dict.fromkeys(["gpu", "sweep"], "want a CUDA device, got none")
 
 
 def test_plot(bench, tmp_path):
@@ -148,6 +169,33 @@ def test_plot(bench, tmp_path):
     finally:
         torch.set_num_threads(threads)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_report_of_a_sweep(part):
+    report = part("bench.codec_report")
+
+    def one(dtype, width, ratio):
+        small = {"1000": 1.25} if width == 16 else {}
+        return {
+            "kind": "normal", "dtype": dtype, "width": width, "codec": "dict", "size_to_raw": 0.85, "gb_per_s": 1500.0,
+            "to_best": ratio, "all_to_copy": 1.0, "small_to_best": small,
+        }  # fmt: skip
+
+    matrix = {
+        "shape": [3, 4],
+        "size_to_raw": 0.7,
+        "nwc": "not installed",
+        "all_gb_per_s": {"copy": 2000.0, "ours": 1900.0},
+        "rows_gb_per_s": {"copy": 1500.0, "ours": 1400.0},
+    }
+    sections = {"sizes": [], "cpu": [], "gpu": [], "peers": [], "matrices": [matrix]}
+    record = {**sections, "sweep": [one("float32", 16, 1.1), one("float32", 300, 0.8)]}
+    text = report.text(record)
+    assert "lowest 0.800 (300 wide), highest 1.100 (16)" in text and "nwc not installed" in text
+    assert "1,000 ids" in text and "1.25" in text
+    pytest.importorskip("matplotlib")
+    hardware = {"gpu": "a GPU", "cpu": "a CPU", "cores": 2}
+    report.draw({**record, "hardware": hardware, "commit": None})
 
 
 def test_missing_packages(bench, part, tmp_path, monkeypatch, capsys):
@@ -208,6 +256,8 @@ def test_tiles(part):
 @pytest.mark.parametrize(
     "override",
     [
+        "sweep.widths=[0]",
+        "sweep.kinds=[no]",
         "sizes.data={float32: [no]}",
         "sizes.data={float32: [normal_0]}",
         "sizes.data={int8: [normal_3]}",
