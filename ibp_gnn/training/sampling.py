@@ -51,6 +51,10 @@ class SeedBatches(torch.utils.data.Dataset[Any]):
 
     DGL's own data set has each worker take a place of `ids` for itself, so that the last batch, which may be shorter,
     comes somewhere in between.
+
+    Each batch has memory of its own. A worker sends its batch, and the seeds in it, from another thread, which moves
+    their whole storage to shared memory: as views of one tensor, those of the next batch would be freed under the
+    sampler.
     """
 
     device = torch.device("cpu")
@@ -62,7 +66,7 @@ class SeedBatches(torch.utils.data.Dataset[Any]):
         return len(self._batches)
 
     def __getitem__(self, i: int) -> torch.Tensor | dict[str, torch.Tensor]:
-        ids = self._batches[i]
+        ids = self._batches[i].clone()
         return ids if self._node_type is None else {self._node_type: ids}
 
 
@@ -71,6 +75,7 @@ class FullBatches(torch.utils.data.Dataset[Any]):
 
     (DGL's NeighborSampler([-1]) takes all in-edges as well, but in an order that varies from call to call, and with it
     the last bits of a sum over them; seen with DGL 2.1.0.)
+    Each batch has memory of its own; see SeedBatches.
     """
 
     def __init__(self, graph: Any, ids: torch.Tensor, batch_size: int) -> None:
@@ -81,7 +86,7 @@ class FullBatches(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor, Any]:
         dgl = import_dgl()
-        ids = self._ids[i * self._batch_size : (i + 1) * self._batch_size]
+        ids = self._ids[i * self._batch_size : (i + 1) * self._batch_size].clone()
         with one_dgl_thread():  # several would number the input nodes in the order in which they happen to run
             block = dgl.to_block(dgl.in_subgraph(self._graph, ids), ids)
         return block.srcdata[dgl.NID], ids, block

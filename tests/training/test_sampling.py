@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ibp_gnn.integrations.dgl_compat import import_dgl
-from ibp_gnn.training.sampling import make_loader
+from ibp_gnn.training.sampling import FullBatches, SeedBatches, make_loader
 from ibp_gnn.training.seeding import seed_everything
 
 
@@ -40,3 +40,18 @@ def test_the_thread_count_is_put_back() -> None:
     threads = dgl.utils.get_num_threads()
     sample_epoch(7, 0)
     assert dgl.utils.get_num_threads() == threads
+
+
+def test_a_batch_shares_no_memory_with_the_next() -> None:
+    # A worker's other thread moves the storage of what it sends, while the worker samples the next batch.
+    ids = torch.arange(8, device="cpu")
+    graph = import_dgl().graph(([0, 1, 2], [4, 5, 6]), num_nodes=8)
+    by_type = SeedBatches(ids, 4, "paper")
+    for batches in [
+        [SeedBatches(ids, 4, None)[i] for i in range(2)],
+        [by_type[i]["paper"] for i in range(2)],
+        [FullBatches(graph, ids, 4)[i][1] for i in range(2)],
+    ]:
+        for batch in batches:
+            assert batch.untyped_storage().nbytes() == batch.nbytes
+        assert torch.equal(torch.cat(batches), ids)
