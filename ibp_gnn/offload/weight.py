@@ -12,6 +12,7 @@ from ..codec import dispatch
 from ..codec.codec import Codec
 from ..codec.compressed_rows import CompressedRows
 from ..codec.gather import GpuGather, MappedRows
+from ..codec.values import resolve_device
 
 # Of values. GPUs decode rows of up to 768 bfloat16 values fastest (docs/llm.md).
 BLOCK_VALUES = 768
@@ -130,6 +131,7 @@ class CompressedWeight:
             if device is None or device.type == "cpu":
                 here = dataclasses.replace(self, buffer=self.buffer.cpu())
                 return here.decode_on_cpu(torch.empty(self.padded_nbytes, dtype=torch.uint8, device="cpu"))
+            device = resolve_device(device, device)
             raw = torch.empty(self.padded_nbytes, dtype=torch.uint8, device=device)
             landed = self.layout.rows_in(self.buffer.to(device))
             gather = GpuGather(self.codec.form, device, MappedRows.on_device(landed), lead_bytes=landed.slot_bytes)

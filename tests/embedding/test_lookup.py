@@ -80,7 +80,8 @@ def test_on_a_gpu(pin, monkeypatch):
     monkeypatch.setattr(pool_gpu, "STAGE_MIN_IDS", 1)
     gpu = torch.device("cuda", 0)
     rows = [table(torch.float32, width, 300, width) for width in (8, 64)]
-    tables = [make(rows[0], pin=pin), make(rows[1], None if pin is False else "50%")]
+    options = {"pin": pin, "codec": "dict"}  # which is decoded and pooled at once
+    tables = [make(rows[0], **options), make(rows[1], None if pin is False else "50%", **options)]
     lookup, both, expected = two_features(rows, tables)
     assert_bitwise_equal(lookup.pool(both, gpu), expected)
     staged = lookup.stage(lookup.on_gpu(both, gpu), gpu)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import ibp_gnn
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, Prefetcher
 from ibp_gnn.codec.values import SUPPORTED_DTYPES
+from ibp_gnn.gpu.side_stream import SideStream
 from ibp_gnn.testing import assert_bitwise_equal, special_rows
 
 ROWS, WIDTH = 500, 12
@@ -388,9 +389,7 @@ def test_no_host_sync() -> None:
 
 @pytest.mark.cuda
 def test_leaving_early_waits_for_the_fetches() -> None:
-    from ibp_gnn.gpu.prefetch import side_stream
-
-    side = side_stream(torch.device("cuda", torch.cuda.current_device()))
+    side = SideStream(torch.device("cuda", torch.cuda.current_device())).stream
     source = Rows(RAW.cuda(), CYCLES)
     batches = random_batches(30)
     for _ in Prefetcher(batches, source, device="cuda", lookahead=2):

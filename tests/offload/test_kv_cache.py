@@ -220,7 +220,7 @@ def test_gpu_memory_is_that_of_a_layer() -> None:
     """Not of all layers, which transformers' cache has there."""
     layers, tokens = 12, 8192
     kv = torch.randn(1, 8, tokens, 128, device="cuda").bfloat16()
-    with make(block_tokens=64) as cache:
+    with make(block_tokens=64, budget=layers * 2 * kv.nbytes) as cache:
         before = torch.cuda.memory_allocated()
         for layer in range(layers):
             cache.update(kv, kv, layer)
