@@ -381,6 +381,13 @@ void BindMemory(nb::module_& m) {
   m.def(
       "unregister_host_memory", [](uint64_t address) { UnregisterHostMemory(Pointer<void>(address)); },
       nb::arg("address"), nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "copy_to_gpu",
+      [](uint64_t to, uint64_t from, int64_t bytes, uint64_t stream) {
+        CopyToGpu(Pointer<void>(to), Pointer<const void>(from), bytes, Stream(stream));
+      },
+      nb::arg("to"), nb::arg("from_"), nb::arg("bytes"), nb::arg("stream"),
+      "Enqueues a copy from page-locked host memory, also in a CUDA graph: torch does so from its own memory only.");
 }
 
 }  // namespace

@@ -16,4 +16,8 @@ uint64_t RegisterHostMemory(void* host, int64_t bytes) {
 
 void UnregisterHostMemory(void* host) { IBP_CUDA_CHECK(cudaHostUnregister(host)); }
 
+void CopyToGpu(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
+  IBP_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream));
+}
+
 }  // namespace ibp

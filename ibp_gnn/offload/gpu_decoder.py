@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from .. import _native
 from ..codec.gather import GpuGather, MappedRows
 from .decoder import Decoder, block_ids
 from .host_memory import HostArena
@@ -176,7 +177,9 @@ class GpuDecoder(Decoder):
         self._captured = True
         landing, buffer = self._landings[0], self._placed[number].weight.buffer
         landing.holds = None
-        landing.buffer[: buffer.numel()].copy_(buffer, non_blocking=True)
+        # torch captures copies of no other page-locked memory than its own.
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        _native.cuda().copy_to_gpu(landing.buffer.data_ptr(), buffer.data_ptr(), buffer.numel(), stream)
         self._gather(number, 0)
 
     def _gather(self, number: int, slot: int | None) -> None:
