@@ -165,6 +165,12 @@ class GpuGather:
         return Remap(self, reads, self.planned(reads))
 
     @property
+    def num_cached(self) -> int:
+        """Rows in GPU memory."""
+        parts = (self._reads.cache, self.shared_rows)
+        return sum(rows.num_rows for rows in parts if rows is not None)
+
+    @property
     def shared_rows(self) -> CompressedRows | None:
         """Those of `shared`."""
         return None if self._reads.shared is None else self._reads.shared.rows

@@ -12,9 +12,11 @@ from .. import _native
 from .gather import GpuGather, current_stream
 from .pool import MODES, NO_PADDING, TYPES, Bags
 
-# Rows that are not in GPU memory are first brought there, once each and in the order of where they lie. For few ids
-# that costs more than it saves (scripts/bench_dlrm.py).
+# Rows that are not in GPU memory are first brought there, once each and in the order of where they lie, where a batch
+# asks for many of them again and again: many ids, and next to no rows cached, for a cache has those that are asked for
+# often. Else that costs more than it saves (scripts/bench_dlrm.py).
 STAGE_MIN_IDS = 4096
+STAGE_BELOW_CACHED = 0.02  # of all rows
 # Of so many ids or more, the rows of one part of the bags are brought while those of the part before are pooled.
 STAGE_PART_IDS = 1 << 17
 _STAGE_MOST_BYTES = 1 << 30
@@ -72,7 +74,7 @@ class GpuPool:
             if staged is not None and staged.plan is planned.native:
                 planned.native.pool(*where, staged.rows, pieces.data_ptr(), stream.cuda_stream)
                 staged.scratch.record_stream(stream)
-            elif self._stages(planned, bags):
+            elif planned.misses_repeat and self._stages(planned, bags):
                 layout = planned.layout(len(bags.ids), _num_parts(bags))
                 scratch = torch.empty(layout.bytes, dtype=torch.uint8, device=self.device)
                 scratches = scratch.data_ptr(), pieces.data_ptr()
@@ -137,11 +139,20 @@ class _Planned:
     """What one set of gather plans is pooled with. It keeps none of them alive: their owners do, and after an update of
     a store there are others."""
 
-    def __init__(self, plans: list[Any], native: Any, features: torch.Tensor, others: list[PooledFeature]) -> None:
+    def __init__(
+        self,
+        plans: list[Any],
+        native: Any,
+        features: torch.Tensor,
+        others: list[PooledFeature],
+        misses_repeat: bool,
+    ) -> None:
+        """misses_repeat: whether a batch may ask for the same rows that are not cached many times."""
         self._plans = [weakref.ref(plan) for plan in plans]
         self.native = native  # None: no feature can be decoded and pooled at once
         self.features = features
         self.others = others
+        self.misses_repeat = misses_repeat
         self._layout: tuple[tuple[int, int], Any] | None = None
 
     @classmethod
@@ -163,7 +174,9 @@ class _Planned:
             with torch.cuda.device(device):
                 of_features = of_features.to(device)
                 torch.cuda.current_stream(device).synchronize()  # there for every stream
-        return cls(plans, native, of_features, others)
+        tables = {id(feature.gather): feature.gather for feature in features}.values()
+        cached, rows = sum(table.num_cached for table in tables), sum(table.num_rows for table in tables)
+        return cls(plans, native, of_features, others, cached < STAGE_BELOW_CACHED * rows)
 
     def is_of(self, features: Sequence[PooledFeature]) -> bool:
         return all(ref() is feature.gather.plan for ref, feature in zip(self._plans, features, strict=True))

@@ -79,7 +79,7 @@ def test_updates_are_seen_whole():
 def test_on_a_gpu(pin, monkeypatch):
     monkeypatch.setattr(pool_gpu, "STAGE_MIN_IDS", 1)
     gpu = torch.device("cuda", 0)
-    rows = [table(torch.float32, width, 300, width) for width in (8, 64)]
+    rows = [table(torch.float32, width, 300, width, hostile=False) for width in (8, 64)]
     options = {"pin": pin, "codec": "dict"}  # which is decoded and pooled at once
     tables = [make(rows[0], **options), make(rows[1], None if pin is False else "50%", **options)]
     lookup, both, expected = two_features(rows, tables)
