@@ -58,11 +58,12 @@ def measure_size(size: int, config: Config, result: dict[str, Any], save: Callab
         result["cases"].append(run_ranks(size, measure_case, case, config))
         print(f"{size} GPUs: {case.name}: {time.perf_counter() - begin:.1f} s", flush=True)
         save()
-    if config.training is None:
-        return
-    for batch_size in sorted({config.training.strong_batch, size * config.training.weak_batch}):
+    batch_sizes = config.training.batch_sizes(size)
+    for batch_size in dict.fromkeys(batch_sizes.values()):  # the same size twice is one run
         begin = time.perf_counter()
-        result["training"].append(run_ranks(size, train, config.training, batch_size, config.timeout, config.seed))
+        trained = run_ranks(size, train, config.training, batch_size, config.timeout, config.seed)
+        scaling = [kind for kind, of_kind in batch_sizes.items() if of_kind == batch_size]
+        result["training"].append({"scaling": scaling, **trained})
         print(f"{size} GPUs: training, {batch_size} seeds a step: {time.perf_counter() - begin:.1f} s", flush=True)
         save()
 

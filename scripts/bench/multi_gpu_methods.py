@@ -132,33 +132,36 @@ def _ms_together(method: Method, calls: int) -> float:
     return queued_ms(gather_all) / calls
 
 
+def draw_places(share: float, rank: int, size: int, rows_each: int, count: int, device: str) -> torch.Tensor:
+    """int64 [2, count]: on which of `size` GPUs each row is, and its number there, below rows_each. share: of the rows,
+    as far as chance goes, on GPU `rank`; the others are anywhere else."""
+    others = torch.randint(max(1, size - 1), (count,), device=device)
+    is_own = torch.rand(count, device=device) < share
+    owners = torch.where(is_own, rank, (rank + 1 + others) % size)
+    return torch.stack([owners, torch.randint(rows_each, (count,), device=device)])
+
+
 def _hits(rows: Rows, config: Config) -> list[dict[str, Any]]:
     """All rows in the memory of all GPUs together; by the share of ids whose row is in the own GPU's."""
-    size, rank, count = rows.ranks.size, rows.ranks.rank, len(rows.raw)
-    shares = [1.0] if size == 1 else [1.0, 1 / size, 0.0]
+    size, rank = rows.ranks.size, rows.ranks.rank
+
+    def draw(share: float, first_rows: torch.Tensor, step: int) -> torch.Tensor:
+        """GPU i has every `step`-th row from first_rows[i] on."""
+        owners, numbers = draw_places(share, rank, size, len(rows.raw) // size, config.ids, "cuda")
+        return first_rows[owners] + numbers * step
+
     found = []
     with _shared(rows, "cuda") as table, _sharded(rows) as cache:
-        first_rows = [first for first, _ in rows.ranks.gather(_part(table))]
-        for share in shares:
-
-            def places(share: float = share) -> tuple[torch.Tensor, torch.Tensor]:
-                """The GPUs that the rows are on, and their numbers there."""
-                others = torch.randint(max(1, size - 1), (config.ids,), device="cuda")
-                is_own = torch.rand(config.ids, device="cuda") < share
-                owners = torch.where(is_own, rank, (rank + 1 + others) % size)
-                return owners, torch.randint(count // size, (config.ids,), device="cuda")
-
-            def ours(places: Callable[..., Any] = places) -> torch.Tensor:
-                owners, numbers = places()
-                return owners + numbers * size  # the hottest rows take turns
-
-            def theirs(places: Callable[..., Any] = places) -> torch.Tensor:
-                owners, numbers = places()
-                return torch.tensor(first_rows, device="cuda")[owners] + numbers
-
-            methods = {"ours": Method(cache.gather, ours), "wholegraph": Method(table.tensor.gather, theirs)}
-            measured = measure(methods, rows, config)
-            found.append({"local_share": share, "tiers": _tiers(cache, ours()), "methods": measured})
+        in_turn = torch.arange(size, device="cuda")
+        in_parts = torch.tensor(rows.ranks.gather(_first_row(table)), device="cuda")
+        for share in [1.0] if size == 1 else [1.0, 1 / size, 0.0]:
+            methods = {
+                "ours": Method(cache.gather, functools.partial(draw, share, in_turn, size)),
+                "wholegraph": Method(table.tensor.gather, functools.partial(draw, share, in_parts, 1)),
+            }
+            found.append({"local_share": share, "methods": measure(methods, rows, config)})
+        for one in found:  # when all are timed: the cache counts from now on
+            one["tiers"] = _tiers(cache, draw(one["local_share"], in_turn, size))
     return found
 
 
@@ -230,10 +233,10 @@ def _shared(rows: Rows, location: Location) -> Iterator[SharedTensor]:
         yield table
 
 
-def _part(table: SharedTensor) -> tuple[int, int]:
-    """Of this process: the first row and how many."""
-    part, first = table.tensor.get_local_tensor()
-    return first, len(part)
+def _first_row(table: SharedTensor) -> int:
+    """Of this process's part."""
+    _, first = table.tensor.get_local_tensor()
+    return int(first)
 
 
 @contextmanager

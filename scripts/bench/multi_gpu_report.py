@@ -81,16 +81,13 @@ def training_table(record: Record) -> str:
 def scaling(record: Record) -> Iterator[tuple[str, int, dict[str, Any], float | None]]:
     """Of each number of GPUs: strong or weak scaling, the number, what was measured, and how many times as fast as with
     one GPU; None where that was not measured."""
-    training = record["config"]["training"]
     for kind in ("strong", "weak"):
         alone = None
         for run in record["runs"]:
-            size = run["gpus"]
-            batch_size = training["strong_batch"] if kind == "strong" else size * training["weak_batch"]
             for one in run["training"]:
-                if one["batch_size"] == batch_size:
-                    alone = epoch_seconds(one) if size == 1 else alone
-                    yield kind, size, one, None if alone is None else alone / epoch_seconds(one)
+                if kind in one["scaling"]:
+                    alone = epoch_seconds(one) if run["gpus"] == 1 else alone
+                    yield kind, run["gpus"], one, None if alone is None else alone / epoch_seconds(one)
 
 
 def epoch_seconds(trained: dict[str, Any]) -> float:
@@ -141,7 +138,7 @@ def draw(record: Record) -> Any:
     picture.label_ends(left, ends, max(sizes, default=1), 0.09)
     picture.clean(right, "epochs, times as fast as one GPU")
     ends = []
-    for kind, colour in (("strong", picture.OURS), ("weak", picture.OURS_LIGHT)) if config["training"] else ():
+    for kind, colour in (("strong", picture.OURS), ("weak", picture.OURS_LIGHT)):
         points = [(size, speedup) for one, size, _, speedup in scaling(record) if one == kind and speedup is not None]
         if points:
             right.plot(*zip(*points, strict=True), color=colour, marker=".")

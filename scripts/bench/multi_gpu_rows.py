@@ -40,13 +40,18 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """Epochs with DDP. strong_batch: seeds of a step of all GPUs together, whatever their number. weak_batch: seeds of
-    a step of each GPU. run: as of scripts/train_sage.py; the features of a synthetic data set follow rows of N(0, 0.1)
-    if dataset.features is null."""
+    """Epochs with DDP. strong_batch: seeds of a step of all GPUs together, whatever their number. weak_batch: those of
+    each GPU. null: not measured. run: as of scripts/train_sage.py; the features of a synthetic data set follow
+    rows of N(0, 0.1) if dataset.features is null."""
 
-    strong_batch: int = setting(16384, ge=1)
-    weak_batch: int = setting(4096, ge=1)
-    run: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
+    strong_batch: int | None = setting(None, ge=1)
+    weak_batch: int | None = setting(None, ge=1)
+    run: TrainingConfig = TrainingConfig(loop="wholegraph")
+
+    def batch_sizes(self, gpus: int) -> dict[str, int]:
+        """By scaling, of all GPUs together."""
+        sizes = {"strong": self.strong_batch, "weak": gpus * self.weak_batch if self.weak_batch else None}
+        return {scaling: size for scaling, size in sizes.items() if size is not None}
 
     def __post_init__(self) -> None:
         if self.run.loop != "wholegraph":
@@ -57,8 +62,7 @@ class Training:
 class Config:
     """gpus: how many, one run for each number; those that are not here are left out. ids: of a gather of one GPU.
     calls: gathers that are timed together, each of new ids. repeats: of these. cache_share: memory of each GPU for the
-    caches that are compared, of the store's bytes. skew: row i is read there in proportion to (i + 1) ** -skew.
-    training: null: none."""
+    caches that are compared, of the store's bytes. skew: row i is read there in proportion to (i + 1) ** -skew."""
 
     gpus: tuple[int, ...] = setting((1, 2, 4, 8), ge=1)
     cases: tuple[Case, ...] = (Case(),)
@@ -68,7 +72,7 @@ class Config:
     repeats: int = setting(7, ge=1)
     cache_share: float = setting(0.1, gt=0, lt=1)
     skew: float = setting(0.5, ge=0, lt=1)
-    training: Training | None = None
+    training: Training = Training()
     timeout: float = setting(300, gt=0)
     """Seconds that a process waits for the others."""
     seed: int = setting(0, ge=0)
@@ -77,8 +81,8 @@ class Config:
         for size in self.gpus:
             if _SHARED_OUT % size:
                 raise ConfigError(f"gpus: want numbers that divide {_SHARED_OUT}, got {size}")
-            if self.training is not None and self.training.strong_batch % size:
-                got = self.training.strong_batch
+            got = self.training.strong_batch
+            if got is not None and got % size:
                 raise ConfigError(f"training.strong_batch: want a multiple of {size}, which is in gpus, got {got}")
 
 
