@@ -21,6 +21,7 @@ from ibp_gnn.training.distributed import Ranks
 from ibp_gnn.training.loop import run
 from ibp_gnn.wholegraph import DistributedFeatureStore, ShardedGPUCache
 
+from .dlrm_data import power_law
 from .multi_gpu_rows import Case, Config, Rows, Training, open_rows
 from .timing import in_turns, medians, queued_ms
 
@@ -167,12 +168,10 @@ def _hits(rows: Rows, config: Config) -> list[dict[str, Any]]:
 
 def _placements(rows: Rows, config: Config) -> list[dict[str, Any]]:
     """Caches of the same bytes a GPU, whose ids follow the hotness that they were made with."""
-    count, power = len(rows.raw), 1 / (1 - config.skew)
-    hotness = torch.arange(1, count + 1).double() ** -config.skew
+    hotness = torch.arange(1, len(rows.raw) + 1).double() ** -config.skew
 
     def draw() -> torch.Tensor:
-        places = torch.rand(config.ids, device="cuda", dtype=torch.float64) ** power * count
-        return places.to(torch.int64).clamp_(max=count - 1)
+        return power_law(len(rows.raw), config.ids, config.skew, torch.default_generator).cuda()
 
     found = []
     for placement in ("replicate", "shard", "auto"):

@@ -71,7 +71,7 @@ class Config:
     calls: int = setting(8, ge=1)
     repeats: int = setting(7, ge=1)
     cache_share: float = setting(0.1, gt=0, lt=1)
-    skew: float = setting(0.5, ge=0, lt=1)
+    skew: float = setting(0.5, ge=0)
     training: Training = Training()
     timeout: float = setting(300, gt=0)
     """Seconds that a process waits for the others."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -195,6 +196,24 @@ def test_processes_get_what_torchrun_gives(part: Any) -> None:
     assert run_ranks(2, os.getenv, "LOCAL_WORLD_SIZE") == "2" and run_ranks(1, os.getenv, "RANK") == "0"
     with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="JSONDecodeError"):
         run_ranks(2, json.loads, "not JSON")
+
+
+def test_training_follows_the_config(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, seen = part("bench.multi_gpu_methods"), []
+
+    def run(config: Any, log: Any) -> dict[str, Any]:
+        seen.append((config.train.batch_size, config.train.rank_timeout, np.load(config.dataset.features)))
+        ranks = [{"seeds": 500}, {"seeds": 499}]
+        epoch = {"ranks": ranks, "miss_rate": 0.5, "loss": 1.5}
+        epoch |= {"sample_seconds": 0.25, "fetch_seconds": 0.5, "compute_seconds": 1.0}
+        return {"dataset": "made up", "num_nodes": 9, "num_edges": 8, "cache": None, "epochs": [epoch, epoch]}
+
+    monkeypatch.setattr(bench, "run", run)
+    trained = bench.train(load(part("bench.multi_gpu_rows").Config, CONFIG).training, 8192, 300.0, 0)
+    ((batch_size, timeout, matrix),) = seen
+    assert (batch_size, timeout, matrix.shape, matrix.dtype) == (8192, 300.0, (16_384, 128), np.float32)
+    assert matrix.std() == pytest.approx(0.1, rel=0.01)
+    assert (trained["seeds"], trained["epoch_seconds"], trained["waits_seconds"]) == (999, [1.75] * 2, [0.75] * 2)
 
 
 @pytest.mark.parametrize("size", [1, 2, 8])
