@@ -56,7 +56,7 @@ def measure_size(size: int, config: Config, result: dict[str, Any], save: Callab
     for case in config.cases:
         begin = time.perf_counter()
         result["cases"].append(run_ranks(size, measure_case, case, config))
-        print(f"{size} GPUs: {case.name}: {time.perf_counter() - begin:.1f} s", flush=True)
+        print(f"{multi_gpu_report.gpus(size)}, {case.name}: {time.perf_counter() - begin:.1f} s", flush=True)
         save()
     batch_sizes = config.training.batch_sizes(size)
     for batch_size in dict.fromkeys(batch_sizes.values()):  # the same size twice is one run
@@ -64,7 +64,8 @@ def measure_size(size: int, config: Config, result: dict[str, Any], save: Callab
         trained = run_ranks(size, train, config.training, batch_size, config.timeout, config.seed)
         scaling = [kind for kind, of_kind in batch_sizes.items() if of_kind == batch_size]
         result["training"].append({"scaling": scaling, **trained})
-        print(f"{size} GPUs: training, {batch_size} seeds a step: {time.perf_counter() - begin:.1f} s", flush=True)
+        seconds = time.perf_counter() - begin
+        print(f"{multi_gpu_report.gpus(size)}, {batch_size} seeds a step: {seconds:.1f} s", flush=True)
         save()
 
 

@@ -95,10 +95,14 @@ def epoch_seconds(trained: dict[str, Any]) -> float:
     return statistics.median(trained["epoch_seconds"][1:] or trained["epoch_seconds"])
 
 
+def gpus(size: int) -> str:
+    return "1 GPU" if size == 1 else f"{size} GPUs"
+
+
 def summary_lines(record: Record) -> list[str]:
     lines = []
     for size, case in _cases(record):
-        where = f"{size} GPUs, {case['name']}"
+        where = f"{gpus(size)}, {case['name']}"
         held = {one["placement"]: one["rows"] for one in case["placements"]}
         lines.append(
             f"{where}: {case['rows']} rows, {case['codec']}, {case['raw_bytes_per_row']} -> {case['slot_bytes']} "
