@@ -110,7 +110,8 @@ def summary_lines(record: Record) -> list[str]:
         )
         parts = {f"hits, {one['local_share']:.0%} in own memory": one["methods"] for one in case["hits"]}
         parts["misses"] = case["misses"]
-        parts |= {f"NCCL, {_LABELS[one['location']]}": one["methods"] for one in case["machines"]}
+        sent = " (one GPU sends nothing)" if size == 1 else ""
+        parts |= {f"NCCL, {_LABELS[one['location']]}{sent}": one["methods"] for one in case["machines"]}
         for name, methods in parts.items():
             ratio = _ratio(methods)
             if ratio < 1:

@@ -273,12 +273,14 @@ def test_tables(part: Any) -> None:
 
 def test_summary(part: Any) -> None:
     record, report = made_up(part), part("bench.multi_gpu_report")
+    record["runs"][0]["cases"][0]["machines"][0]["methods"] = methods("raw", 0.5, 1)
     lines = report.summary_lines(record)
     assert (
         "2 GPUs, 128 x float32, 4 GB: 1000 rows, dict, 512 -> 448 bytes; shard holds 2.00 times the rows of replicate"
         in lines
     )
     assert [line for line in lines if "loses" in line and "float32" in line] == [
+        "1 GPU, 128 x float32, 4 GB: loses: NCCL, GPU memory (one GPU sends nothing) 0.50x",
         "2 GPUs, 128 x float32, 4 GB: loses: hits, 0% in own memory 0.90x",
         "2 GPUs, 128 x float32, 4 GB: loses: misses 0.62x",
     ]
