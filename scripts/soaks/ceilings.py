@@ -1,0 +1,55 @@
+"""What a process holds, which must not grow."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import torch
+
+from ibp_gnn.store.pinned import PageLock
+
+_MOST_MORE = {"rss": 256 << 20, "page_locks": 0, "gpu": 0, "descriptors": 4, "mappings": 0}
+
+
+def held() -> dict[str, int]:
+    """rss: bytes of memory, without files and what processes share; page_locks: buffers that stores have locked; gpu:
+    bytes that torch has given out; descriptors: open files; mappings: of memory that stores share."""
+    gc.collect()
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return {
+        "rss": int(status["RssAnon"].split()[0]) << 10,
+        "page_locks": sum(isinstance(thing, PageLock) for thing in gc.get_objects()),
+        "gpu": torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0,
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "mappings": Path("/proc/self/maps").read_text().count("memfd:ibp_gnn_rows"),
+    }
+
+
+class Growth(AssertionError):
+    """More is held than at the start."""
+
+
+class Ceilings:
+    """Takes what is held once it has settled, and compares what is held later."""
+
+    def __init__(self, settles_after: int = 5) -> None:
+        """settles_after: rounds in which libraries load code and fill caches."""
+        self._settles_after, self.rounds = settles_after, 0
+        self.first: dict[str, int] = {}
+        self.most: dict[str, int] = {}
+
+    def check(self) -> None:
+        """Called after each round, when all of it is dropped. Raises Growth."""
+        self.rounds += 1
+        now = held()
+        if self.rounds <= self._settles_after:
+            # The most of what the first rounds left: they differ in what they load.
+            self.first = {name: max(value, self.first.get(name, 0)) for name, value in now.items()}
+        self.most = {name: max(value, self.most.get(name, 0)) for name, value in now.items()}
+        for name, value in now.items():
+            if value > self.first[name] + _MOST_MORE[name]:
+                raise Growth(f"{name}: want at most {_MOST_MORE[name]} more than {self.first[name]}, got {value}")
