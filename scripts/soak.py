@@ -35,7 +35,7 @@ os.environ["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "passive")
 
 import torch
 from soaks import failures
-from soaks.ceilings import Ceilings
+from soaks.ceilings import Ceilings, give_memory_back
 from soaks.readers import SpawnedReader
 from soaks.rounds import Round
 from tqdm import tqdm
@@ -73,6 +73,7 @@ def _run(parsed: argparse.Namespace) -> dict[str, Any]:
     print(f"seed {parsed.seed}", flush=True)
     warnings.filterwarnings("ignore")
     failures.install()
+    give_memory_back()
     torch.set_num_threads(2)
     counts: Counter[str] = Counter()
     ceilings, values, rounds, failed = Ceilings(), 0, 0, []

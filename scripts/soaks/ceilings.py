@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 from pathlib import Path
@@ -10,13 +11,23 @@ import torch
 
 from ibp_gnn.store.pinned import PageLock
 
-_MOST_MORE = {"rss": 256 << 20, "page_locks": 0, "gpu": 0, "descriptors": 4, "mappings": 0}
+_MOST_MORE = {"rss": 64 << 20, "page_locks": 0, "gpu": 0, "descriptors": 4, "mappings": 0}
+
+
+_MMAP_THRESHOLD = -3  # of mallopt
+
+
+def give_memory_back() -> None:
+    """Once in a process: what is freed goes back to the system, so that `held` counts it no more. Else the C library
+    keeps blocks of up to 32 MB for later."""
+    ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 18)
 
 
 def held() -> dict[str, int]:
     """rss: bytes of memory, without files and what processes share; page_locks: buffers that stores have locked; gpu:
     bytes that torch has given out; descriptors: open files; mappings: of memory that stores share."""
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
