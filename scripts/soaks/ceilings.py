@@ -11,7 +11,7 @@ import torch
 
 from ibp_gnn.store.pinned import PageLock
 
-_MOST_MORE = {"rss": 64 << 20, "page_locks": 0, "gpu": 0, "descriptors": 4, "mappings": 0}
+_MOST_MORE = {"page_locks": 0, "gpu": 0, "descriptors": 4, "mappings": 0}
 
 
 _MMAP_THRESHOLD = -3  # of mallopt
@@ -47,8 +47,10 @@ class Growth(AssertionError):
 class Ceilings:
     """Takes what is held once it has settled, and compares what is held later."""
 
-    def __init__(self, settles_after: int = 5) -> None:
-        """settles_after: rounds in which libraries load code and fill caches."""
+    def __init__(self, most_rss: int, settles_after: int = 5) -> None:
+        """most_rss: how much more memory is none yet. settles_after: rounds in which libraries load code and fill
+        caches."""
+        self._most_more = {"rss": most_rss, **_MOST_MORE}
         self._settles_after, self.rounds = settles_after, 0
         self.first: dict[str, int] = {}
         self.most: dict[str, int] = {}
@@ -62,5 +64,5 @@ class Ceilings:
             self.first = {name: max(value, self.first.get(name, 0)) for name, value in now.items()}
         self.most = {name: max(value, self.most.get(name, 0)) for name, value in now.items()}
         for name, value in now.items():
-            if value > self.first[name] + _MOST_MORE[name]:
-                raise Growth(f"{name}: want at most {_MOST_MORE[name]} more than {self.first[name]}, got {value}")
+            if value > self.first[name] + self._most_more[name]:
+                raise Growth(f"{name}: want at most {self._most_more[name]} more than {self.first[name]}, got {value}")

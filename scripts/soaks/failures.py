@@ -52,8 +52,8 @@ def failing_after(calls: int) -> Iterator[None]:
 
 
 def limit_memory(more_bytes: int) -> None:
-    """This process gets so much more address space, and no byte above it: threads, and what native code allocates, fail,
-    too."""
+    """This process gets so much more address space, and no byte above it: threads, and what native code allocates,
+    fail, too."""
     with open("/proc/self/statm") as file:
         now = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + more_bytes, resource.RLIM_INFINITY))

@@ -1,5 +1,5 @@
-"""One round of the soak: a store, and threads and processes that read, update, save, send, fork, cache, drop and close it
-at the same time. Everything is drawn from the round's seed."""
+"""One round of the soak: a store, and threads and processes that read, update, save, send, fork, cache, drop and close
+it at the same time. Everything is drawn from the round's seed."""
 
 from __future__ import annotations
 
@@ -306,7 +306,6 @@ class Round:
         if rng.random() < 0.5:
             self._closing.add(id(cache))
             cache.close()
-            self._closing.discard(id(cache))
 
     def _drop_under_kernels(self, rng: random.Random) -> None:
         """Gathers wait behind a busy stream, and run when what they read belongs to nobody else."""
@@ -325,7 +324,6 @@ class Round:
         if rng.random() < 0.5:
             self._closing.add(id(cache))
             cache.close()
-            self._closing.discard(id(cache))
         del cache
         torch.empty(1 << 22, dtype=torch.uint8, device="cuda").fill_(0xA5)  # where it was
         for stream, (got, ids, since) in zip(streams, fetched, strict=True):

@@ -56,8 +56,8 @@ class Truth:
         self._lock = threading.Lock()
 
     def compare(self, got: torch.Tensor, ids: torch.Tensor, since: int, what: str) -> None:
-        """got: the rows of these ids, gathered by a call that began when `since` was committed. Raises Difference unless
-        they are those of one version since then."""
+        """got: the rows of these ids, gathered by a call that began when `since` was committed. Raises Difference
+        unless they are those of one version since then."""
         got, ids = got.cpu(), ids.cpu().to(torch.int64)
         with self._lock:
             versions = [rows for version, rows in self._versions.items() if version >= since]

@@ -1,5 +1,5 @@
-"""Fuzz target: both decoders and encoders of the CPU against the oracle. Codecs, slots, bitmasks, overflow rows and ids of
-any bytes: every code path refuses what the oracle refuses, and returns the oracle's bits for everything else.
+"""Fuzz target: both decoders and encoders of the CPU against the oracle. Codecs, slots, bitmasks, overflow rows and ids
+of any bytes: every code path refuses what the oracle refuses, and returns the oracle's bits for everything else.
 
 Run it with scripts/fuzz.sh.
 """

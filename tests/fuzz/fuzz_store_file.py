@@ -1,10 +1,10 @@
-"""Fuzz target: store files of any bytes. Each is refused with FormatError, or its rows are those that the oracle reads of
-it. A file of which a bit was changed, and no checksum, gives no wrong row: it is refused, or, where checksums are compared
-when a row is read, that row is.
+"""Fuzz target: store files of any bytes. Each is refused with FormatError, or its rows are those that the oracle reads
+of it. A file of which a bit was changed, and no checksum, gives no wrong row: it is refused, or, where checksums are
+compared when a row is read, that row is.
 
 Run it with scripts/fuzz.sh. An input says how to assemble a file, so that it gets past the checksums:
 
-    uint8    number of changes, modulo 4; from 128 on, the sections in the description are those that the rest of it wants
+    uint8    number of changes, modulo 4; from 128 on, the sections in the description are what the rest of it wants
     3 times  uint32 where (modulo the file's length) and uint8 bits to flip
     uint16   length of the description
     bytes    the description; then what its sections hold, one after the other
@@ -166,7 +166,11 @@ def _sections(members: Any) -> list[tuple[int, int]]:
     return [
         (at, size)
         for at, size in numbers
-        if type(at) is int and type(size) is int and at % PAGE == 0 and 0 <= at <= MOST_BYTES and 0 <= size <= MOST_BYTES
+        if type(at) is int
+        and type(size) is int
+        and at % PAGE == 0
+        and 0 <= at <= MOST_BYTES
+        and 0 <= size <= MOST_BYTES
     ]
 
 
