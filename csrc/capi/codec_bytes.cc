@@ -116,7 +116,8 @@ CodecDescription LoadCodec(const uint8_t* bytes, size_t num_bytes) {
   }
   reader.Take(name, kNameBytes);
   CodecDescription found;
-  found.kind = name;
+  found.kind.assign(name, kNameBytes);
+  while (!found.kind.empty() && found.kind.back() == '\0') found.kind.pop_back();
   if (found.kind == "ibp") {
     const int64_t row_bytes = reader.Number<int64_t>();
     found.chunk_bits = reader.Number<int64_t>();
