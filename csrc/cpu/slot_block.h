@@ -39,13 +39,18 @@ inline int64_t SlotOf(const int32_t* slot_of, int64_t id, int64_t num_rows) {
 // decoding loop that waits for its own, or prefetches them, took twice as long for rows from memory.
 class SlotBlock {
  public:
-  explicit SlotBlock(const SlotRows& rows)
+  static constexpr int64_t kBlockBytes = 16 << 10;  // stays in the first-level cache
+  // Where slots of ordinary lengths are copied to: nothing is allocated then. Not a part of the block, which compilers
+  // keep in registers.
+  using Room = uint8_t[kBlockBytes];
+
+  SlotBlock(const SlotRows& rows, Room& room)
       : rows_(rows),
         stride_((int64_t{rows.slot_bytes} + kSlackBytes + 63) / 64 * 64),
         capacity_(std::clamp<int64_t>(kBlockBytes / stride_, 1, kMaxRows)),
         rows_ahead_(std::max<int64_t>(kBytesAhead / rows.slot_bytes, 1)),
         more_bytes_(static_cast<size_t>(capacity_ * stride_ <= kBlockBytes ? 0 : capacity_ * stride_)),
-        bytes_(more_bytes_.empty() ? some_bytes_ : more_bytes_.data()) {}
+        bytes_(more_bytes_.empty() ? room : more_bytes_.data()) {}
   SlotBlock(const SlotBlock&) = delete;
   SlotBlock& operator=(const SlotBlock&) = delete;
 
@@ -96,13 +101,10 @@ class SlotBlock {
     for (int32_t at = 0; at < rows_.slot_bytes; at += 64) __builtin_prefetch(bytes + at, 0, 2);
   }
 
-  static constexpr int64_t kBlockBytes = 16 << 10;  // stays in the first-level cache
   static constexpr int64_t kBytesAhead = 32 << 10;  // to prefetch
 
   const SlotRows& rows_;
   const int64_t stride_, capacity_, rows_ahead_;
-  // Nothing is allocated for slots of ordinary lengths.
-  alignas(64) uint8_t some_bytes_[kBlockBytes];
   std::vector<uint8_t> more_bytes_;  // of one slot that is longer
   uint8_t* const bytes_;
   bool is_payload_[kMaxRows];
