@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 
 import atheris
 
@@ -18,6 +19,7 @@ def main() -> None:
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     if name not in GUIDED_BY:
         sys.exit(f"run_target.py: want one of {', '.join(GUIDED_BY)}, got {name!r}")
+    sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH leaves it out
     import torch  # not instrumented: it is large, and nothing of what is looked for is in it
 
     torch.set_num_threads(1)
