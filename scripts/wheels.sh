@@ -52,7 +52,7 @@ for python in $pythons; do
   # A folder for each Python: of a build for another one nothing is of use.
   CMAKE_ARGS="-DIBP_INSTALLED=$installed" IBP_CUDA=${IBP_CUDA:-AUTO} \
     IBP_CUDA_ARCHITECTURES=${IBP_CUDA_ARCHITECTURES:-all} "$environment/bin/pip" wheel -q . --no-deps \
-    --no-build-isolation -w "$build/raw/$name" -C build-dir="$build/python-$name"
+    --no-build-isolation -w "$build/raw/$name" --config-settings=build-dir="$build/python-$name"
   PATH="$environment/bin:$PATH" "$environment/bin/auditwheel" repair -w "$build/raw/$name/repaired" \
     "$build/raw/$name"/*.whl >"$build/auditwheel-$name.log" 2>&1 || { cat "$build/auditwheel-$name.log"; exit 1; }
   wheel=$(echo "$build/raw/$name/repaired"/*.whl)
@@ -68,8 +68,8 @@ for python in $pythons; do
   bare=$build/bare-$name
   rm -rf "$bare" && "$python" -m venv "$bare" && mkdir "$bare/empty"
   # No compiler is on its PATH.
-  env -i HOME="$HOME" PATH="$bare/bin" bash -c '"$0"/bin/pip install -q "$1" "$2"' "$bare" "$wheel" "${TORCH:-torch}"
-  (cd "$bare/empty" && env -i HOME="$HOME" PATH="$bare/bin:/usr/bin" "$bare/bin/python" -c '
+  PATH="$bare/bin" "$bare/bin/pip" install -q "$wheel" "${TORCH:-torch}"
+  (cd "$bare/empty" && PATH="$bare/bin" "$bare/bin/python" -c '
 import torch, ibp_gnn
 rows = torch.randn(2000, 50)
 store = ibp_gnn.CompressedFeatureStore.build(rows, progress=False)

@@ -33,7 +33,7 @@ def held() -> dict[str, int]:
         torch.cuda.synchronize()
     return {
         "rss": int(status["RssAnon"].split()[0]) << 10,
-        "page_locks": sum(isinstance(thing, PageLock) for thing in gc.get_objects()),
+        "page_locks": sum(type(thing) is PageLock for thing in gc.get_objects()),
         "gpu": torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0,
         "descriptors": len(os.listdir("/proc/self/fd")),
         "mappings": Path("/proc/self/maps").read_text().count("memfd:ibp_gnn_rows"),
