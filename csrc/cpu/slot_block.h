@@ -92,8 +92,7 @@ class SlotBlock {
  private:
   void Fetch(int64_t i, int64_t slot) {
     is_payload_[i] = BitmaskBit(rows_.bitmask, slot);
-    std::memcpy(bytes_ + i * stride_, rows_.slots + slot * rows_.slot_bytes,
-                static_cast<size_t>(rows_.slot_bytes));
+    std::memcpy(bytes_ + i * stride_, rows_.slots + slot * rows_.slot_bytes, static_cast<size_t>(rows_.slot_bytes));
   }
   // Starts reading a slot that is to be fetched soon.
   void Prefetch(int64_t slot) const {

@@ -10,6 +10,7 @@ import itertools
 import weakref
 from typing import Any
 
+import numpy as np
 import torch
 
 from .row_source import RowSource
@@ -30,9 +31,11 @@ def name_source(source: RowSource) -> str:
     return name
 
 
-def gather_by_name(ids: torch.Tensor, source: str, device: torch.device | str | None) -> torch.Tensor:
+def gather_by_name(ids: torch.Tensor | np.ndarray, source: str, device: torch.device | str | None) -> torch.Tensor:
     """As `gather` of the source with this name. Called where torch.compile traces."""
-    gathered: torch.Tensor = torch.ops.ibp_gnn.gather(ids, source, None if device is None else torch.device(device))
+    gathered: torch.Tensor = torch.ops.ibp_gnn.gather(
+        torch.as_tensor(ids), source, None if device is None else torch.device(device)
+    )
     return gathered
 
 
