@@ -43,6 +43,8 @@ if [[ -z ${IBP_INSTALLED:-} ]]; then
   echo "$((SECONDS - start)) s"
 fi
 
+kind=cpu
+if [[ -e $installed/lib/libibp_cuda.a ]]; then kind=cuda; fi
 for python in $pythons; do
   name=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
   start=$SECONDS
@@ -70,7 +72,7 @@ for python in $pythons; do
   # No compiler is on its PATH.
   PATH="$bare/bin" "$bare/bin/pip" install -q "$wheel" "${TORCH:-torch}"
   (cd "$bare/empty" && PATH="$bare/bin" "$bare/bin/python" -c '
-import torch, ibp_gnn
+import sys, torch, ibp_gnn
 rows = torch.randn(2000, 50)
 store = ibp_gnn.CompressedFeatureStore.build(rows, progress=False)
 store.save("s.ibp")
@@ -78,6 +80,7 @@ ids = torch.randint(2000, (500,))
 for source in (store, ibp_gnn.CompressedFeatureStore.load("s.ibp", progress=False)):
     assert torch.equal(source.gather(ids).view(torch.int32), rows[ids].view(torch.int32))
 from ibp_gnn import _native
-print("CUDA extension for", _native.cuda().ARCHITECTURES if _native.cuda_is_built() else "none")
-' && "$bare/bin/ibp-gnn" info s.ibp >/dev/null)
+if sys.argv[1] == "cuda":
+    print("CUDA extension for", _native.cuda().ARCHITECTURES)
+' "$kind" && "$bare/bin/ibp-gnn" info s.ibp >/dev/null)
 done
