@@ -39,12 +39,20 @@ inline int64_t SlotOf(const int32_t* slot_of, int64_t id, int64_t num_rows) {
 // decoding loop that waits for its own, or prefetches them, took twice as long for rows from memory.
 class SlotBlock {
  public:
-  explicit SlotBlock(const SlotRows& rows)
+  static constexpr int64_t kBlockBytes = 16 << 10;  // stays in the first-level cache
+  // Where slots of ordinary lengths are copied to: nothing is allocated then. Not a part of the block, which compilers
+  // keep in registers.
+  using Room = uint8_t[kBlockBytes];
+
+  SlotBlock(const SlotRows& rows, Room& room)
       : rows_(rows),
         stride_((int64_t{rows.slot_bytes} + kSlackBytes + 63) / 64 * 64),
         capacity_(std::clamp<int64_t>(kBlockBytes / stride_, 1, kMaxRows)),
         rows_ahead_(std::max<int64_t>(kBytesAhead / rows.slot_bytes, 1)),
-        bytes_(static_cast<size_t>(capacity_ * stride_)) {}
+        more_bytes_(static_cast<size_t>(capacity_ * stride_ <= kBlockBytes ? 0 : capacity_ * stride_)),
+        bytes_(more_bytes_.empty() ? room : more_bytes_.data()) {}
+  SlotBlock(const SlotBlock&) = delete;
+  SlotBlock& operator=(const SlotBlock&) = delete;
 
   static constexpr int64_t kMaxRows = 64;
 
@@ -62,7 +70,7 @@ class SlotBlock {
   }
   // Of the i-th copied slot, the row of this id, to `row`. Throws FormatError.
   void Decode(const RowCodec& codec, const RowOps& ops, int64_t i, int64_t id, uint8_t* row) const {
-    const uint8_t* from = bytes_.data() + i * stride_;
+    const uint8_t* from = bytes_ + i * stride_;
     const int32_t row_bytes = codec.row_bytes;
     const int32_t limit_bytes = std::min(rows_.slot_bytes, row_bytes - 1);  // a longer payload would be a raw row
     if (is_payload_[i]) {
@@ -84,8 +92,7 @@ class SlotBlock {
  private:
   void Fetch(int64_t i, int64_t slot) {
     is_payload_[i] = BitmaskBit(rows_.bitmask, slot);
-    std::memcpy(bytes_.data() + i * stride_, rows_.slots + slot * rows_.slot_bytes,
-                static_cast<size_t>(rows_.slot_bytes));
+    std::memcpy(bytes_ + i * stride_, rows_.slots + slot * rows_.slot_bytes, static_cast<size_t>(rows_.slot_bytes));
   }
   // Starts reading a slot that is to be fetched soon.
   void Prefetch(int64_t slot) const {
@@ -93,12 +100,12 @@ class SlotBlock {
     for (int32_t at = 0; at < rows_.slot_bytes; at += 64) __builtin_prefetch(bytes + at, 0, 2);
   }
 
-  static constexpr int64_t kBlockBytes = 16 << 10;  // stays in the first-level cache
   static constexpr int64_t kBytesAhead = 32 << 10;  // to prefetch
 
   const SlotRows& rows_;
   const int64_t stride_, capacity_, rows_ahead_;
-  std::vector<uint8_t> bytes_;
+  std::vector<uint8_t> more_bytes_;  // of one slot that is longer
+  uint8_t* const bytes_;
   bool is_payload_[kMaxRows];
 };
 

@@ -25,6 +25,7 @@ from ..concurrency.fork_safe_lock import ForkSafeLock
 from ..concurrency.interrupts import uninterrupted
 from ..concurrency.read_write_lock import ReadWriteLock
 from .build import Job, Layout, build_in_memory, warn_if_larger
+from .compiled_gather import gather_by_name, is_compiling, name_source
 from .file.held_file import HeldFile
 from .file.reading import StoreFile
 from .file.writing import save
@@ -129,6 +130,7 @@ class CompressedFeatureStore(TensorLike):
         self._torn: str | None = None  # why the rows are neither old nor new ones
         self._caches: weakref.WeakSet[StoreCache] = weakref.WeakSet()
         self._shared = shared
+        self._name = name_source(self)
         self.lock = ReadWriteLock()
         self.lock.outer = shared
         if pin is True:
@@ -266,6 +268,8 @@ class CompressedFeatureStore(TensorLike):
             ValueError: an `out` that does not fit, or after `close`.
             RuntimeError: an `out` that needs grad, or a GPU that torch cannot use.
         """
+        if out is None and is_compiling():
+            return gather_by_name(ids, self._name, device)
         num_rows = len(self)
         ids = as_ids(ids, advice=INDEX_ADVICE)
         target = resolve_device(device, ids.device)

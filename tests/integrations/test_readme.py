@@ -43,6 +43,9 @@ needs_llm = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("transformers", "accelerate")),
     reason="the extra `llm` is not here",
 )
+needs_compile = pytest.mark.skipif(
+    not hasattr(torch.compiler, "is_compiling"), reason="torch.compile breaks the graph at a gather before torch 2.3"
+)
 needs_gpu = pytest.mark.cuda
 ignores_capacity = pytest.mark.filterwarnings("ignore:capacity '1GB':UserWarning")
 pytestmark = pytest.mark.filterwarnings(
@@ -125,6 +128,16 @@ def check_pyg(names: Names) -> None:
 
 def store_names(folder: Path) -> Names:
     return {"np": np, "store": store(), "ids": IDS}
+
+
+def compile_names(folder: Path) -> Names:
+    return {"torch": torch, "store": store()}
+
+
+def check_compiled(names: Names) -> None:
+    torch._dynamo.reset()
+    out = names["forward"](IDS)
+    torch.testing.assert_close(out, names["layer"](features()[IDS]))  # of a layer, whose sums may be ordered anew
 
 
 def check_store(names: Names) -> None:
@@ -397,6 +410,7 @@ EXAMPLES = {
     "readme-gpu": Example(gpu_names, check_gpu, (needs_gpu, needs_dgl)),
     "readme-file": Example(file_names, check_file),
     "adapters-store": Example(store_names, check_store),
+    "adapters-compile": Example(compile_names, check_compiled, (needs_compile,)),
     "adapters-dgl": Example(dgl_names, check_dgl_rows, (needs_dgl,)),
     "adapters-graphbolt": Example(graphbolt_names, check_graphbolt, (needs_graphbolt,)),
     "adapters-pyg": Example(pyg_names, check_pyg, (needs_pyg,)),
