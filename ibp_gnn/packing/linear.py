@@ -82,8 +82,8 @@ def _check(
     scales = check_weight(w)
     rows, columns = w.shape
     if not isinstance(x, torch.Tensor) or x.dtype not in DTYPES:
-        got = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
-        raise TypeError(f"x: want a tensor of one of {[str(one) for one in DTYPES]}, got {got}")
+        of_type = str(x.dtype) if isinstance(x, torch.Tensor) else type(x).__name__
+        raise TypeError(f"x: want a tensor of one of {[str(one) for one in DTYPES]}, got {of_type}")
     if x.ndim == 0 or x.shape[-1] != columns or x.device != w.device:
         raise ValueError(f"x: want [..., {columns}] on {w.device}, got {list(x.shape)} on {x.device}")
     if bias is not None and (tuple(bias.shape) != (rows,) or bias.dtype != x.dtype or bias.device != x.device):
