@@ -147,8 +147,9 @@ def _run_info(arguments: argparse.Namespace) -> None:
         return
     shape = ", ".join(str(size) for size in record["shape"])
     lossy = "" if record["precision"] is None else f"LOSSY {record['precision']}, "
+    codec = f"{lossy}codec {record['codec']!r}, {record['layout']} slots"
     print(
-        f"{arguments.store}: [{shape}] {record['dtype']}, {lossy}codec {record['codec']!r}, {record['layout']} slots of "
+        f"{arguments.store}: [{shape}] {record['dtype']}, {codec} of "
         f"{record['slot_bytes']} bytes, {record['num_overflow']} overflow rows, "
         f"{'hottest rows first' if record['ordered'] else 'in the order of ids'}\n"
         f"{record['file_bytes']} bytes instead of {record['raw_bytes']}: savings {record['savings']:.1%}\n"
