@@ -26,6 +26,7 @@ DOCUMENTS = (
     REPOSITORY / "docs" / "benchmarks.md",
     REPOSITORY / "docs" / "distributed.md",
     REPOSITORY / "docs" / "dlrm.md",
+    REPOSITORY / "docs" / "precision.md",
 )
 
 Record = dict[str, Any]
@@ -403,6 +404,43 @@ class Sizes(NamedTuple):
     """The same, uncompressed."""
 
 
+def precision_accuracy(record: Record) -> list[str]:
+    """WordNet's accuracy by precision, and how it was measured."""
+    rows = [
+        [
+            one["precision"] or "lossless",
+            f"{32 * one['store_bytes'] / one['raw_bytes']:.1f}",
+            f"{one['store_bytes'] / one['raw_bytes']:.0%}",
+            f"{one['mean']:.2%}",
+            f"{one['deviation']:.2%}",
+        ]
+        for one in record["accuracy"]
+    ]
+    head = ["store", "bits a value", "of the raw bytes", "test accuracy", "standard deviation"]
+    seeds = min(len(one["test"]) for one in record["accuracy"])
+    training = record["config"]["accuracy"]
+    how = (
+        f"GraphSAGE on WordNet, mean word vectors as features, {seeds} seeds; {training['training']} with "
+        f"{', '.join(training['settings']) or 'nothing changed'}. Commit {record['commit'][:7]}."
+    )
+    return [*_table(head, rows), "", *textwrap.wrap(how, 125)]
+
+
+def precision_sizes(record: Record) -> list[str]:
+    rows = [
+        [
+            f"{_DATA_NAMES.get(one['data'], one['data'])}, {one['rows'][1]} values a row",
+            of["precision"] or "lossless",
+            f"{of['bits_per_value']:.2f}",
+            f"{of['relative_error']:.2%}" if "relative_error" in of else "0",
+            f"{of['max_error']:.2g}" if "max_error" in of else "0",
+        ]
+        for one in record["sizes"]
+        for of in one["precisions"]
+    ]
+    return _table(["data, float32", "store", "bits a value", "relative error", "largest error"], rows)
+
+
 def sizes_of(graph: Graph, store_share: float, gpus: int, cache_bytes: float) -> Sizes:
     """store_share: what compressed rows take of raw ones. gpus: of a machine. cache_bytes: of each GPU, for everything
     that its cache holds."""
@@ -522,6 +560,8 @@ REGIONS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
     "versions": ("versions", versions),
     "dlrm": ("dlrm", dlrm),
     "dlrm_data": ("dlrm", dlrm_data),
+    "precision_accuracy": ("precision", precision_accuracy),
+    "precision_sizes": ("precision", precision_sizes),
     **{
         f"measured_on:{name}": (name, measured_on)
         for name in (
