@@ -75,6 +75,9 @@ void BindPacking(nb::module_& m) {
           },
           nb::kw_only(), nb::arg("format"), nb::arg("words"), nb::arg("num_rows"), nb::arg("num_values"),
           nb::arg("row_words"), nb::arg("row_scale"));
+  m.def(
+      "most_gemv_values", [](int64_t format) { return MostGemvValues(CheckedFormat(format)); }, nb::arg("format"),
+      "Of a row, for packed_gemv on the current device.");
   m.def("packed_gemv", &BindGemv, nb::arg("w"), nb::arg("x"), nb::arg("x_type"), nb::arg("column_scale"),
         nb::arg("bias"), nb::arg("out"), nb::arg("out_type"), nb::arg("stream"), "cuda/packed_linear.h");
   m.def("packed_gemm", &BindGemm, nb::arg("w"), nb::arg("x"), nb::arg("x_type"), nb::arg("x_stride"), nb::arg("batch"),

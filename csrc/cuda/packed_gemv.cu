@@ -16,7 +16,8 @@ constexpr int kThreads = 256, kWarpSize = 32, kWarps = kThreads / kWarpSize;
 constexpr int kRows = 4;
 constexpr int kLaneWords = 4;  // that a lane loads at once
 constexpr int kChunkWords = kWarpSize * kLaneWords;
-constexpr size_t kSharedBytesWithoutAsking = 40 << 10;  // 48 KiB less what is static
+constexpr size_t kStaticBytes = sizeof(float) * 2 * kWarps * kRows;  // of shared memory, for sums of warps
+constexpr size_t kSharedBytesWithoutAsking = (48 << 10) - kStaticBytes;
 constexpr float kNan = __builtin_nanf("");
 
 struct Gemv {
@@ -161,14 +162,15 @@ void Launch(Gemv gemv, cudaStream_t stream) {
   gemv.chunks = static_cast<int32_t>(CeilDiv(gemv.w.row_words, kChunkWords));
   gemv.warps_per_row = 1;
   while (gemv.warps_per_row < kWarps && 2 * gemv.warps_per_row <= gemv.chunks) gemv.warps_per_row *= 2;
-  const size_t shared_bytes = size_t{4} * gemv.chunks * kChunkWords * Words<kFormat>::kValues;
-  const size_t most = MostSharedBytes() - sizeof(float) * 2 * kWarps * kRows;
-  if (shared_bytes > most) {
-    Throw<ArgumentError>("columns: want at most ", most / 4, ", got ", gemv.w.num_values);
+  const int64_t most_values = MostGemvValues(kFormat);
+  if (gemv.w.num_values > most_values) {
+    Throw<ArgumentError>("columns: want at most ", most_values, ", got ", gemv.w.num_values);
   }
+  const size_t shared_bytes = size_t{4} * gemv.chunks * kChunkWords * Words<kFormat>::kValues;
   const auto kernel = &PackedGemvKernel<kFormat>;
   if (shared_bytes > kSharedBytesWithoutAsking) {
-    IBP_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)));
+    IBP_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        static_cast<int>(MostSharedBytes() - kStaticBytes)));
   }
   int per_multiprocessor = 0;
   IBP_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel, kThreads, shared_bytes));
@@ -180,6 +182,12 @@ void Launch(Gemv gemv, cudaStream_t stream) {
 }
 
 }  // namespace
+
+int64_t MostGemvValues(NarrowFloat format) {
+  const int64_t chunk_values = kChunkWords * (format == NarrowFloat::kFloat16 ? 2 : 4);
+  const auto most_floats = static_cast<int64_t>((MostSharedBytes() - kStaticBytes) / sizeof(float));
+  return most_floats / chunk_values * chunk_values;
+}
 
 void LaunchPackedGemv(const PackedMatrix& w, const void* x_dev, ValueType x_type, const float* column_scale_dev,
                       const void* bias_dev, void* out_dev, ValueType out_type, cudaStream_t stream) {

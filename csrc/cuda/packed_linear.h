@@ -27,9 +27,12 @@ struct PackedMatrix {
 
 constexpr int32_t kMaxPackedBatch = 32;
 
+// How many values a row may have at most for LaunchPackedGemv on the current device, which keeps x in shared memory.
+int64_t MostGemvValues(NarrowFloat format);
+
 // out[row] = bias[row] + row_scale[row] * sum over k of w[row, k] * column_scale[k] * x[k]. x_dev: [num_values];
 // column_scale_dev: the same, or null: 1; bias_dev, or null, and out_dev: [num_rows] of out_type. Throws ArgumentError
-// for rows that are too long for the shared memory of the current device. Enqueued.
+// for rows of more than MostGemvValues. Enqueued.
 void LaunchPackedGemv(const PackedMatrix& w, const void* x_dev, ValueType x_type, const float* column_scale_dev,
                       const void* bias_dev, void* out_dev, ValueType out_type, cudaStream_t stream);
 

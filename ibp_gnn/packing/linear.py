@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
 
@@ -14,8 +16,6 @@ _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # ValueType of
 _PARTS = 3
 _STEP_VALUES = 16  # of rows of x, for the tensor cores
 _CPU_BLOCK_BYTES = 64 << 20
-# Longer rows of 8-bit values go to the tensor cores: x is kept in 96 KiB of shared memory.
-_MOST_GEMV_VALUES = 24_000
 
 
 def packed_gemv(w: PackedTensor, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -45,7 +45,7 @@ def packed_gemv(w: PackedTensor, x: torch.Tensor, bias: torch.Tensor | None = No
     flat = x.detach().reshape(-1, columns).contiguous()
     if x.device.type == "cpu":
         out = _on_cpu(w, flat)
-    elif len(flat) == 1 and (columns <= _MOST_GEMV_VALUES or w.format == "fp16"):
+    elif len(flat) == 1 and columns <= _most_gemv_values(w.kind.number, x.device):
         with torch.cuda.device(x.device):
             return _gemv(w, flat[0], row_scale, column_scale, bias).view(*x.shape[:-1], rows)
     elif w.format == "fp16" or len(flat) > _native.cuda().MAX_PACKED_BATCH or _is_old(x.device):
@@ -176,6 +176,14 @@ def _split(x: torch.Tensor) -> list[torch.Tensor]:
         parts.append(rest.to(torch.bfloat16))
         rest = rest - parts[-1]
     return parts
+
+
+@functools.cache
+def _most_gemv_values(format: int, device: torch.device) -> int:
+    """Longer rows go where others of several vectors go: x is kept in shared memory."""
+    with torch.cuda.device(device):
+        most: int = _native.cuda().most_gemv_values(format)
+    return most
 
 
 def _is_old(device: torch.device) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from ibp_gnn import CompressedFeatureStore
-from ibp_gnn.codec.values import num_values
+from ibp_gnn.codec.values import num_values, to_bytes
 from ibp_gnn.command.analysis import precision_reports
 from ibp_gnn.config import setting
 from ibp_gnn.store.precision import PRECISIONS
@@ -35,12 +36,14 @@ class SizesConfig:
 @dataclasses.dataclass(frozen=True)
 class GatherConfig:
     """dims: values of a row. raw_gb: of all rows as float32, in page-locked CPU memory. raw_mb: of the rows of a
-    gather. raw_blocks: of the kernel that copies ordered raw rows; the fastest one counts."""
+    gather. raw_blocks: of the kernel that copies ordered raw rows; the fastest one counts. store_blocks: of the store's
+    kernel, each measured beside its own choice; 0: as many as the GPU holds."""
 
     dims: tuple[int, ...] = setting((128, 768), ge=1)
     raw_gb: float = setting(8.0, gt=0)
     raw_mb: tuple[int, ...] = setting((100, 400), ge=1)
     raw_blocks: tuple[int, ...] = setting((16, 32, 64), ge=1)
+    store_blocks: tuple[int, ...] = setting((16, 32, 64, 128, 0), ge=0)
     repeats: int = setting(12, ge=1)
 
 
@@ -110,12 +113,14 @@ def _measure(
     def time_raw() -> float:
         return queued_ms(functools.partial(ordered, draw(), blocks))
 
-    def time_store() -> float:
+    def time_store(blocks: int | None) -> float:
         ids = draw()
-        return queued_ms(lambda: store.gather(ids, out=out))
+        return queued_ms(lambda: store.gather_on(device).gather(ids, to_bytes(out), max_blocks=blocks))
 
+    methods: dict[str, Callable[[], float]] = {"raw_ordered": time_raw, "store": functools.partial(time_store, None)}
+    methods |= {f"store_{blocks}_blocks": functools.partial(time_store, blocks) for blocks in config.store_blocks}
     rounds = tqdm(range(_WARM_UP + config.repeats), desc=f"{count} rows", leave=False)
-    ms = medians(in_turns({"raw_ordered": time_raw, "store": time_store}, rounds, _WARM_UP))
+    ms = medians(in_turns(methods, rounds, _WARM_UP))
     return {
         "ids": count,
         "slot_bytes": store.slot_bytes,

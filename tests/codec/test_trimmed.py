@@ -13,7 +13,7 @@ from ibp_gnn.testing import assert_bitwise_equal
 
 NARROW = {"e5m2": (torch.float8_e5m2, 3), "e4m3": (torch.float8_e4m3fn, 4), "bfloat16": (torch.bfloat16, 8),
           "float16": (torch.float16, 11)}  # fmt: skip
-WIDTHS = [4, 31, 50, 100, 128, 129, 200, 256, 300, 768, 769, 1500]
+WIDTHS = [31, 50, 128, 300, 768, 1500]
 KINDS = ["normal", "columns", "relu", "signed zeros", "wild"]
 
 

@@ -76,9 +76,9 @@ def test_rows_too_long_for_shared_memory(device: torch.device) -> None:
         w = packed_matrix(format, (2, 30_000)).to(device)
         for dtype in UNIT:
             x = vectors((30_000,), dtype).to(device)
-            if format == "fp16" and device.type == "cuda":
-                with pytest.raises(ValueError, match="columns: want at most"):
-                    packed_gemv(w, x)
+            if format == "fp16" and device.type == "cuda":  # by torch
+                exact = (x.double() @ w.unpack().double().t()).cpu()
+                assert torch.allclose(packed_gemv(w, x).cpu().double(), exact, rtol=2e-2, atol=0.5)
                 continue
             assert_near(packed_gemv(w, x), w, x)
 
