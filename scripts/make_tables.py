@@ -421,7 +421,7 @@ def precision_accuracy(record: Record) -> list[str]:
     training = record["config"]["accuracy"]
     how = (
         f"GraphSAGE on WordNet, mean word vectors as features, {seeds} seeds; {training['training']} with "
-        f"{', '.join(training['settings']) or 'nothing changed'}. Commit {record['commit'][:7]}."
+        f"{', '.join(training['settings']) or 'nothing changed'}."
     )
     return [*_table(head, rows), "", *textwrap.wrap(how, 125)]
 
@@ -439,6 +439,50 @@ def precision_sizes(record: Record) -> list[str]:
         for of in one["precisions"]
     ]
     return _table(["data, float32", "store", "bits a value", "relative error", "largest error"], rows)
+
+
+def precision_gathers(record: Record) -> list[str]:
+    rows = [
+        [
+            str(one["dim"]),
+            f"{one['ids']:,}",
+            one["precision"] or "lossless",
+            str(one["slot_bytes"]),
+            f"{one['vs_raw_ordered']:.2f}x",
+            f"{one['output_gb_per_s']['store']:.0f}",
+        ]
+        for one in record["gathers"]
+    ]
+    head = ["values a row", "rows", "store", "bytes a row", "as fast as raw rows", "GB/s of float32 written"]
+    what = (
+        "Random rows to a GPU, of which all are in page-locked CPU memory. Raw rows are float32, and fetched in the order of "
+        "where they lie, ordering included; so are ours where the store is large."
+    )
+    return [*_table(head, rows), "", *textwrap.wrap(what, 125)]
+
+
+_PRODUCTS = {
+    "torch_float16": "torch float16",
+    "torch_float8_e4m3": "torch float8",
+    "fp16_x_float32": "`fp16`",
+    "e4m3_x_float32": "`e4m3`",
+    "e5m2_x_float32": "`e5m2`",
+    "e4m3_x_float16": "`e4m3`, x float16",
+    "e5m2_x_float16": "`e5m2`, x float16",
+}
+
+
+def packing_products(record: Record) -> list[str]:
+    rows = [
+        [f"{one['size']:,}", str(one["batch"])]
+        + [f"{one['vs_float32'][name]:.2f}x" if name in one["vs_float32"] else "" for name in _PRODUCTS]
+        for one in record["products"]
+    ]
+    what = (
+        "How many times as fast as torch's float32, of square matrices that are not in the L2 cache. x is float32 unless it says "
+        "something else. torch's float8 takes x of float8, 16 vectors or more."
+    )
+    return [*_table(["rows and columns", "vectors", *_PRODUCTS.values()], rows), "", *textwrap.wrap(what, 125)]
 
 
 def sizes_of(graph: Graph, store_share: float, gpus: int, cache_bytes: float) -> Sizes:
@@ -561,7 +605,9 @@ REGIONS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
     "dlrm": ("dlrm", dlrm),
     "dlrm_data": ("dlrm", dlrm_data),
     "precision_accuracy": ("precision", precision_accuracy),
-    "precision_sizes": ("precision", precision_sizes),
+    "precision_sizes": ("precision_sizes", precision_sizes),
+    "precision_gathers": ("precision_gathers", precision_gathers),
+    "packing_products": ("packing_products", packing_products),
     **{
         f"measured_on:{name}": (name, measured_on)
         for name in (
@@ -573,6 +619,9 @@ REGIONS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
             "epoch",
             "cache_hit",
             "cache_tiers",
+            "packing_products",
+            "precision",
+            "precision_gathers",
             "dlrm",
         )
     },

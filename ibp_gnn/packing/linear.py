@@ -165,7 +165,11 @@ def _gemm(
         where = part.data_ptr(), _TYPES[x.dtype], x.shape[1], len(part), of_part.data_ptr()
         cuda.packed_gemm(matrix, *where, stream.cuda_stream)
     outlive(stream, w.words, x, row_scale)
-    return out if len(x) == count else out.view(_PARTS, count, -1).sum(0)
+    if len(x) == count:
+        return out
+    parts = out.view(_PARTS, count, -1)
+    # What is not finite in the first part is so whatever the others add: 0 times inf, for one.
+    return torch.where(parts[0].isfinite(), parts.sum(0), parts[0])
 
 
 def _split(x: torch.Tensor) -> list[torch.Tensor]:

@@ -121,7 +121,12 @@ def power_of_two_scale(largest: torch.Tensor, to: NarrowFormat) -> torch.Tensor:
     they are 0."""
     mantissa, exponent = torch.frexp(largest / to.largest)
     exponent = torch.where(mantissa == 0.5, exponent - 1, exponent).clamp(min=-126)
-    return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1.0)
+    return torch.where(largest > 0, power_of_two(exponent), 1.0)
+
+
+def power_of_two(exponents: torch.Tensor) -> torch.Tensor:
+    """exponents: int32, -126 to 127. Returns float32, exact on every device, as torch.ldexp need not be."""
+    return ((exponents + 127) << 23).view(torch.float32)
 
 
 def _scale_of(x: torch.Tensor, to: NarrowFormat, scale: Scale) -> torch.Tensor | None:

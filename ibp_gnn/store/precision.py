@@ -16,7 +16,7 @@ import torch
 from ..codec.mapped_arrays import page_releaser
 from ..codec.values import as_tensor, check_row_shape, num_values
 from ..packing.narrow import FORMATS, NarrowFormat, narrow, widen
-from ..packing.pack import power_of_two_scale
+from ..packing.pack import power_of_two, power_of_two_scale
 from .progress import progress_bar
 
 PrecisionName = Literal["bf16", "fp16", "fp8_e4m3", "fp8_e5m2"]
@@ -93,7 +93,7 @@ class Precision:
         if to is None:
             return rows.to(_CAST[self.name]).to(self.dtype)
         exponents = torch.tensor(self.scale_exponents, dtype=torch.int32, device=rows.device)
-        scale = torch.ldexp(torch.ones(len(exponents), device=rows.device), exponents)
+        scale = power_of_two(exponents)
         values = rows.to(torch.float32).reshape(len(rows), -1) / scale
         rounded = widen(narrow(values, to, saturate=True), to).view_as(values) * scale
         return rounded.to(self.dtype).view(rows.shape)

@@ -19,7 +19,7 @@ def bits_of_torch(values: torch.Tensor, to: NarrowFormat) -> torch.Tensor:
 
 def assert_as_torch(values: torch.Tensor, to: NarrowFormat, device: torch.device) -> None:
     """values: on the CPU."""
-    codes = narrow(values.to(device, torch.float32), to, saturate=TORCH_SATURATES[to.name]).cpu()
+    codes = narrow(values.to(torch.float32).to(device), to, saturate=TORCH_SATURATES[to.name]).cpu()
     wanted = bits_of_torch(values, to)
     differ = (codes != wanted).view(-1, to.nbytes).any(1)
     if not TORCH_SATURATES[to.name] and to.name == "e4m3":  # older ones differ on inf between their own code paths
