@@ -90,12 +90,19 @@ def draw(record: Record) -> Any:
         raise ValueError("accuracy: want results to draw, got none")
     figure = picture.make_figure(3.2, "WordNet, GraphSAGE: test accuracy against the bytes of the features")
     axes = figure.subplots()
+    leftmost = min(one["store_bytes"] / one["raw_bytes"] for one in record["accuracy"])
     for one in record["accuracy"]:
         share, is_lossless = one["store_bytes"] / one["raw_bytes"], one["precision"] is None
         color = picture.OURS if is_lossless else picture.GREY
         axes.errorbar(share, one["mean"], yerr=one["deviation"] or 0, fmt="o", color=color, capsize=3)
+        left = share == leftmost  # where there is room
         axes.annotate(
-            name_of(one["precision"]), (share, one["mean"]), textcoords="offset points", xytext=(6, 6), fontsize=8
+            name_of(one["precision"]),
+            (share, one["mean"]),
+            textcoords="offset points",
+            xytext=(-8, -3) if left else (8, 6),
+            ha="right" if left else "left",
+            fontsize=picture.SMALL,
         )
     axes.set_xlim(0, 1)
     axes.set_xlabel("bytes of the store, of raw float32", fontsize=picture.SMALL)
