@@ -54,22 +54,24 @@ def prepare(config: Config) -> torch.device:
 def measure(config: Config, record: frame.Record, save: Callable[[], None]) -> None:
     record |= {"sizes": None, "accuracy": None, "products": None, "gathers": None}
     torch.manual_seed(config.seed)
+
+    def keep(part: str) -> Callable[[list[dict[str, Any]]], None]:
+        def write(results: list[dict[str, Any]]) -> None:
+            record[part] = results
+            save()
+
+        return write
+
     if config.products:
         record["products"] = measure_products(config.products, torch.device("cuda", torch.cuda.current_device()))
         save()
     if config.gathers:
-        record["gathers"] = measure_gathers(config.gathers, torch.device("cuda", torch.cuda.current_device()))
-        save()
+        measure_gathers(config.gathers, torch.device("cuda", torch.cuda.current_device()), keep("gathers"))
     if config.sizes:
         record["sizes"] = measure_sizes(config.sizes)
         save()
     if config.accuracy:
-
-        def keep(results: list[dict[str, Any]]) -> None:
-            record["accuracy"] = results
-            save()
-
-        measure_accuracy(config.accuracy, keep)
+        measure_accuracy(config.accuracy, keep("accuracy"))
 
 
 if __name__ == "__main__":

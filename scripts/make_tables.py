@@ -455,8 +455,8 @@ def precision_gathers(record: Record) -> list[str]:
     ]
     head = ["values a row", "rows", "store", "bytes a row", "as fast as raw rows", "GB/s of float32 written"]
     what = (
-        "Random rows to a GPU, all of them in page-locked CPU memory. Raw rows are float32, and fetched in the order of "
-        "where they lie, ordering included; so are ours where the store is large."
+        "Random rows to a GPU, all of them in page-locked CPU memory. Raw rows are float32, and fetched in the order "
+        "of where they lie, ordering included; so are ours where the store is large."
     )
     return [*_table(head, rows), "", *textwrap.wrap(what, 125)]
 
@@ -479,8 +479,8 @@ def packing_products(record: Record) -> list[str]:
         for one in record["products"]
     ]
     what = (
-        "How many times as fast as torch's float32, of square matrices that are not in the L2 cache. x is float32 unless it "
-        "says something else. torch's float8 takes x of float8, 16 vectors or more."
+        "How many times as fast as torch's float32, of square matrices that are not in the L2 cache. x is float32 "
+        "unless it says something else. torch's float8 takes x of float8, 16 vectors or more."
     )
     return [*_table(["rows and columns", "vectors", *_PRODUCTS.values()], rows), "", *textwrap.wrap(what, 125)]
 

@@ -34,9 +34,7 @@ class ProductsConfig:
 Method = Callable[[int], torch.Tensor]  # takes the number of a copy of the weights
 
 
-def measure_products(
-    config: ProductsConfig, device: torch.device, others: Callable[..., dict[str, Method]] | None = None
-) -> list[dict[str, Any]]:
+def measure_products(config: ProductsConfig, device: torch.device) -> list[dict[str, Any]]:
     """For each size and batch: microseconds of a call by method, and how many times as fast as float32 each is."""
     results = []
     for size in config.sizes:
@@ -44,8 +42,6 @@ def measure_products(
         for batch in config.batches:
             x = torch.randn(batch, size, device=device)
             methods = _methods(weights, x, config)
-            if others is not None:
-                methods |= others(weights, x, config)
             times = _microseconds(methods, config)
             one = {
                 "size": size,
@@ -57,12 +53,6 @@ def measure_products(
                 "vs_float32": {name: times["torch_float32"] / us for name, us in times.items()},
             }
             results.append(one)
-            print(
-                size,
-                batch,
-                {name: f"{us:.1f} us, {one['vs_float32'][name]:.2f}x" for name, us in times.items()},
-                flush=True,
-            )
             del methods
             torch.cuda.empty_cache()
     return results

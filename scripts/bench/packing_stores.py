@@ -14,7 +14,7 @@ from ibp_gnn import CompressedFeatureStore
 from ibp_gnn.codec.values import num_values, to_bytes
 from ibp_gnn.command.analysis import precision_reports
 from ibp_gnn.config import setting
-from ibp_gnn.store.precision import PRECISIONS
+from ibp_gnn.store.precision import PRECISIONS, PrecisionName
 from ibp_gnn.testing import assert_bitwise_equal
 
 from .rows import RowsConfig, make_rows
@@ -40,6 +40,7 @@ class GatherConfig:
     kernel, each measured beside its own choice; 0: as many as the GPU holds."""
 
     dims: tuple[int, ...] = setting((128, 768), ge=1)
+    precisions: tuple[PrecisionName, ...] = ("fp8_e4m3", "fp8_e5m2", "bf16", "fp16")
     raw_gb: float = setting(8.0, gt=0)
     raw_mb: tuple[int, ...] = setting((100, 400), ge=1)
     raw_blocks: tuple[int, ...] = setting((16, 32, 64), ge=1)
@@ -67,9 +68,9 @@ def measure_sizes(config: SizesConfig) -> list[dict[str, Any]]:
     return results
 
 
-def measure_gathers(config: GatherConfig, device: torch.device) -> list[dict[str, Any]]:
-    """Random rows of N(0, 0.1). ms of a gather: of raw rows, ordered, ordering included; and from a store of each
-    precision, lossless first; all to float32. Bits are compared first."""
+def measure_gathers(config: GatherConfig, device: torch.device, keep: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Random rows of N(0, 0.1). ms of a gather: of raw rows, ordered, ordering included; and from stores of each
+    precision, and a lossless one; all to float32. Bits are compared first. keep: is given the results so far after each."""
     results: list[dict[str, Any]] = []
     for dim in config.dims:
         num_rows = int(config.raw_gb * 1e9 / 4 / dim)
@@ -77,15 +78,14 @@ def measure_gathers(config: GatherConfig, device: torch.device) -> list[dict[str
         with registered(raw) as address:
             for part in raw.split(_ROWS_AT_ONCE):
                 part.copy_(torch.randn(part.shape, device=device) * 0.1)
-            for precision in (None, *PRECISIONS):
+            for precision in (*config.precisions, None):
                 with CompressedFeatureStore.build(raw, precision=precision, pin=True, progress=False) as store:
                     _check(store, raw, device)
                     for raw_mb in config.raw_mb:
                         count = max(1, int(raw_mb * 1e6 / 4 / dim))
                         one = _measure(store, address, count, config, device)
                         results.append({"dim": dim, "raw_gb": config.raw_gb, "precision": precision} | one)
-                        print(results[-1], flush=True)
-    return results
+                        keep(results)
 
 
 def _check(store: CompressedFeatureStore, raw: torch.Tensor, device: torch.device) -> None:
