@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bind/codec_parameters.h"
+#include "bind/cuda_packing.h"
 #include "bind/ndarrays.h"
 #include "core/slot_buffers.h"
 #include "cuda/copy_rows.h"
@@ -403,6 +404,7 @@ NB_MODULE(_cuda, m) {
   BindGathers(m);
   BindPools(m);
   BindMemory(m);
+  BindPacking(m);
 }
 
 }  // namespace ibp

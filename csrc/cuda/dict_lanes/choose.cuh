@@ -8,10 +8,11 @@
 
 namespace ibp {
 
-// The kernel of one form and shape, if it takes the rows. `whole`: as for DictLanes.
-template <typename Float, typename Form, typename Shape>
+// The kernel of one form and shape, if it takes the rows. `whole`: as for DictLanes. kHasWhole: whether there is a
+// kernel of its own for it.
+template <typename Float, typename Form, typename Shape, bool kHasWhole = true>
 std::optional<GatherKernel> KernelOfShape(const DictLayout& layout, int32_t lead_bytes, bool whole) {
-  using Whole = DictLanes<Float, Form, Shape, true>;
+  using Whole = DictLanes<Float, Form, Shape, kHasWhole>;
   using Any = DictLanes<Float, Form, Shape, false>;
   static_assert(kMostSharedBytes / kWarpsPerBlock <= UINT16_MAX, "RowEntry::end holds the end of any window");
   // A payload starts up to kBaseAlign - 4 bytes into its window: slots are multiples of 4 bytes.
@@ -57,14 +58,18 @@ struct RowsToGather {
   }
 };
 
+// Whether a slot holds what every row has. If not, every payload is damaged, which the general kernel sees to.
+template <typename Form>
+bool HoldsWhatAllRowsHave(const DictLayout& layout, const RowsToGather& rows, int32_t lead_bytes) {
+  const int32_t longest = std::min({lead_bytes, rows.slot_bytes, layout.row_bytes - 1});
+  return longest >= layout.codes_bytes() + (Form::kZeroCode ? 0 : layout.LowBytes(layout.num_values));
+}
+
 template <typename Float, typename Form>
 std::optional<GatherKernel> KernelOfForm(const DictLayout& layout, const RowsToGather& rows) {
   // Payloads are fetched at once. With a zero code they can be of any length.
   const int32_t lead_bytes = Form::kZeroCode ? rows.slot_bytes : rows.lead_bytes;
-  // Where not even what every row has fits the slot every payload is damaged, which the general kernel sees to.
-  const int32_t longest = std::min({lead_bytes, rows.slot_bytes, layout.row_bytes - 1});
-  const int32_t least = layout.codes_bytes() + (Form::kZeroCode ? 0 : layout.LowBytes(layout.num_values));
-  if (longest < least) return std::nullopt;
+  if (!HoldsWhatAllRowsHave<Form>(layout, rows, lead_bytes)) return std::nullopt;
   return KernelOfForm<Float, Form>(layout, lead_bytes, rows.out_alignment);
 }
 
@@ -73,7 +78,7 @@ template <typename Float>
 bool TakesLayout(const DeviceDictCodec& codec) {
   const DictLayout& layout = codec.layout;
   return layout.value_bits == 8 * static_cast<int32_t>(sizeof(typename Float::Word)) &&
-         layout.low_bits() == Float::kLowBits && layout.trim_bits == 0 &&
+         layout.low_bits() == Float::kLowBits && layout.trim_bits == Float::kTrimBits &&
          (layout.code_bits == 2 || layout.code_bits == 3) && codec.packed_dev;
 }
 

@@ -319,7 +319,11 @@ __device__ __forceinline__ void StoreTile(const LaneView<Lanes>& view, const Out
     const RowEntry& row = tile.rows[r];
     if (row.end > 0 && column < view.num_values) {
       uint4 x;
-      if constexpr (Lanes::kZeroCode) {
+      if constexpr (Lanes::kValues * Lanes::kLowBits % 8 != 0 && !Lanes::kZeroCode) {  // lanes share bytes
+        const int bit = 8 * view.codes_bytes + column * Lanes::kLowBits;
+        x = AssemblePresent<Float>(reinterpret_cast<const uint32_t*>(tile.Payload(view, r, 0)) + bit / 32, bit % 32,
+                                   0x11111111u, true, values.symbols[u]);
+      } else if constexpr (Lanes::kZeroCode) {
         const int bit = min(8 * view.codes_bytes + values.low_ranks[u] * Lanes::kLowBits, 8 * view.payload_limit);
         x = AssemblePresent<Float>(reinterpret_cast<const uint32_t*>(tile.Payload(view, r, 0)) + bit / 32, bit % 32,
                                    values.with_low[u], view.layout.sign_low, values.symbols[u]);

@@ -1,6 +1,6 @@
 // The fast gather of codec "dict": what a kernel is made for, and the words that the other files use.
 //
-// It takes the usual forms: codes of 2 or 3 bits, symbols of at most 8 bits, nothing trimmed.
+// It takes the usual forms: codes of 2 or 3 bits, symbols of at most 8 bits, nothing trimmed (but trimmed.cuh).
 //
 //   a warp, 32 lanes               a tile: kRows rows for each group               a row: kSteps steps
 //

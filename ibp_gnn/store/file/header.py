@@ -21,6 +21,7 @@ With that, every bit of the file is under a checksum. The description is an obje
     sizes; num_rows, num_overflow, slot_bytes; lead_bytes: how much of a slot a GPU fetches first; block_bytes;
     codec: {kind, parameters: {name: value}, tables: [{name, dtype, shape}]}, the parts of its form (codec/registry.py);
     sections: [{name, offset, bytes}] in the order above; offset: from the start of the first; bytes: without the zeros
+    precision: only of LOSSY stores: {name, scale_exponents}, what values were rounded to (store/precision.py)
 
 A file may come from anyone. No length or offset of it is used before it has been compared with the one that follows
 from the other members, which there is exactly one of, and with the length of the file. It holds no code.
@@ -45,6 +46,7 @@ from ...codec.codec import Codec
 from ...codec.forms import short
 from ...codec.registry import FORMS
 from ...codec.values import dtype_from_name
+from ..precision import Precision
 
 VERSION = 1
 SECTION_NAMES = ("tables", "slot_of", "bitmask", "slots", "overflow")
@@ -97,6 +99,7 @@ class StoreHeader:
     codec_kind: str
     codec_parameters: dict[str, Any]
     tables: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, dtype, shape
+    precision: Precision | None = None
     block_bytes: int = BLOCK_BYTES
     data_offset: int = 0  # where in the file the first section starts
 
@@ -107,7 +110,7 @@ class StoreHeader:
     def members(self) -> dict[str, Any]:
         """The description."""
         tables = [{"name": name, "dtype": dtype, "shape": list(shape)} for name, dtype, shape in self.tables]
-        return {
+        members = {
             "byte_order": "little",
             "row_format": _native.cpu.FORMAT_VERSION,
             "dtype": str(self.dtype).removeprefix("torch."),
@@ -123,6 +126,10 @@ class StoreHeader:
                 for section in self.sections.values()
             ],
         }
+        if self.precision is not None:
+            exponents = list(self.precision.scale_exponents)
+            members["precision"] = {"name": self.precision.name, "scale_exponents": exponents}
+        return members
 
     @property
     def table_bytes(self) -> int:
@@ -179,7 +186,14 @@ class StoreHeader:
 
 
 def describe(
-    codec: Codec, *, num_rows: int, num_overflow: int, slot_bytes: int, lead_bytes: int, ordered: bool
+    codec: Codec,
+    *,
+    num_rows: int,
+    num_overflow: int,
+    slot_bytes: int,
+    lead_bytes: int,
+    ordered: bool,
+    precision: Precision | None = None,
 ) -> StoreHeader:
     """The header of a store with this codec."""
     tables = tuple((name, table.dtype.name, table.shape) for name, table in codec.form.tables().items())
@@ -194,6 +208,7 @@ def describe(
         codec.kind,
         codec.form.parameters(),
         tables,
+        precision,
     )
     _check(header)
     length = len(_text(header))
@@ -286,6 +301,8 @@ def _from_members(members: Any) -> StoreHeader:
         "codec": dict,
         "sections": list,
     }
+    if isinstance(members, dict) and "precision" in members:
+        wanted["precision"] = dict
     _check_members("description", members, wanted)
     codec = members["codec"]
     _check_members("codec", codec, {"kind": str, "parameters": dict, "tables": list})
@@ -328,8 +345,24 @@ def _from_members(members: Any) -> StoreHeader:
         codec["kind"],
         codec["parameters"],
         tuple(tables),
+        _precision(members, dtype),
         members["block_bytes"],
     )
+
+
+def _precision(members: dict[str, Any], dtype: torch.dtype) -> Precision | None:
+    if "precision" not in members:
+        return None
+    described = members["precision"]
+    _check_members("precision", described, {"name": str, "scale_exponents": list})
+    exponents = described["scale_exponents"]
+    wanted = math.prod(members["row_shape"]) if described["name"].startswith("fp8_") else 0
+    if len(exponents) != wanted or not all(type(exponent) is int for exponent in exponents):
+        raise FormatError(f"precision: want {wanted} scale_exponents, got {short(exponents)}")
+    try:
+        return Precision(described["name"], dtype, tuple(exponents))
+    except ValueError as error:
+        raise FormatError(str(error)) from error
 
 
 def _check(header: StoreHeader) -> None:

@@ -17,6 +17,7 @@ import torch
 from ...codec.codec import Codec
 from ...codec.compressed_rows import CompressedRows
 from ...concurrency.read_write_lock import ReadWriteLock
+from ..precision import Precision
 from .file_io import read_at, replacing, write_all
 from .header import SECTION_NAMES, Section, StoreHeader, describe, pack, table_bytes
 from .journal import LostWorkError
@@ -41,6 +42,9 @@ class SavableStore(Protocol):
 
     @property
     def version(self) -> int: ...
+
+    @property
+    def precision(self) -> Precision | None: ...
 
 
 @dataclasses.dataclass
@@ -162,6 +166,7 @@ class _Snapshot:
             rows = store.rows
             self._store, self._version = store, store.version
             self.codec, self.lead_bytes, self.slot_of = store.codec, store.lead_bytes, store.slot_of
+            self.precision = store.precision
             self.num_rows, self.slot_bytes = rows.num_rows, rows.slot_bytes
             self.num_overflow = rows.count_overflows()
             self._copied = rows.select(torch.arange(rows.num_rows, device="cpu")) if copy else None
@@ -191,6 +196,7 @@ def _write_file(path: Path, rows: _Snapshot) -> None:
         slot_bytes=rows.slot_bytes,
         lead_bytes=rows.lead_bytes,
         ordered=rows.slot_of is not None,
+        precision=rows.precision,
     )
     check_space(path, header.file_bytes)
     with replacing(path) as file:
