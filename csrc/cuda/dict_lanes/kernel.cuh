@@ -232,14 +232,14 @@ __device__ __forceinline__ void ResolvePlain(const LaneView<Lanes>& view, TileRo
   __syncwarp();
 }
 
-// The symbols of the tile's values from first_value on, for each row.
+// The symbols of the tile's values from first_value up to end_value, for each row.
 // Invariant: escapes_before, plain_before and lows_before count what precedes these values in their row; afterwards,
 // what precedes the next ones. Bound: codes of lanes without a value lie at most a step behind the row's. The rank of
 // an escape code is cut so that all before the unit lie below payload_limit; counts within the unit add at most
 // kStepValues codes of kEscapeCodeBits bits.
 template <typename Lanes>
-__device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int32_t first_value, TileRows<Lanes>& tile,
-                                               UnitValues<Lanes>& values) {
+__device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int32_t first_value, int32_t end_value,
+                                               TileRows<Lanes>& tile, UnitValues<Lanes>& values) {
   constexpr int kUnits = Lanes::kUnits, kQuads = Lanes::kQuads;
   constexpr CodeBits kEscapeCodes(kEscapeCodeBits);
   UnitCounts<Lanes> counts, low_counts;
@@ -248,7 +248,7 @@ __device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int3
   for (int u = 0; u < kUnits; ++u) {
     const int r = u / Lanes::kSteps, step = u % Lanes::kSteps;
     const int32_t step_value = first_value + step * Lanes::kStepValues;
-    if (Lanes::kManySteps && step_value >= view.num_values) continue;
+    if (Lanes::kManySteps && step_value >= end_value) continue;
     const uint32_t mask = Lanes::kManySteps ? view.MakeCodeMask(step_value) : view.code_masks[step];
     const uint32_t packed = view.LoadCodes(r, tile.rows[r].skew, step_value, mask);
     const uint32_t nibbles = view.codes.template Nibbles<kQuads>(packed);
@@ -306,13 +306,13 @@ __device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int3
 // value at most kMostSteps steps behind. With one, they are cut to payload_limit.
 template <typename Lanes, typename Output>
 __device__ __forceinline__ void StoreTile(const LaneView<Lanes>& view, const Output& output, int32_t first_value,
-                                          const TileRows<Lanes>& tile, const UnitValues<Lanes>& values) {
+                                          int32_t end_value, const TileRows<Lanes>& tile, const UnitValues<Lanes>& values) {
   using Float = typename Lanes::Float;
 #pragma unroll
   for (int u = 0; u < Lanes::kUnits; ++u) {
     const int r = u / Lanes::kSteps, step = u % Lanes::kSteps;
     const int32_t step_value = first_value + step * Lanes::kStepValues;
-    if (Lanes::kManySteps && step_value >= view.num_values) continue;
+    if (Lanes::kManySteps && step_value >= end_value) continue;
     const RowEntry& row = tile.rows[r];
     uint4 x;
     if constexpr (Lanes::kZeroCode) {
@@ -348,6 +348,14 @@ __device__ __forceinline__ void FlagLongRows(const LaneView<Lanes>& view, const 
   }
 }
 
+// How many values of a row its tiles have: of long ones all the same, as nearly as whole steps can be.
+template <typename Lanes>
+__device__ __forceinline__ int32_t TileValues(int32_t num_values) {
+  const int32_t steps = (num_values + Lanes::kStepValues - 1) / Lanes::kStepValues;
+  const int32_t tiles = (steps + Lanes::kSteps - 1) / Lanes::kSteps;
+  return (steps + tiles - 1) / tiles * Lanes::kStepValues;
+}
+
 template <typename Lanes, typename Output>
 __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
     DictLanesKernel(const __grid_constant__ DeviceDictCodec codec, const __grid_constant__ GatherRequest request,
@@ -357,6 +365,7 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
   __shared__ typename Output::Stage stages[Lanes::kWhole ? 1 : kWarpsPerBlock];
   const Output output(request, codec.layout.row_bytes, stages[Lanes::kWhole ? 0 : threadIdx.x / kWarpSize]);
   const WarpShare share = MakeWarpShare(request, grid);
+  const int32_t tile_values = TileValues<Lanes>(view.num_values);
   RowCounts counts;
   for (int64_t first = share.first; first < share.end; first += share.stride) {
     const Batch batch = ListRows<Lanes>(request, codec.layout.row_bytes, share, first, view.lane, view.entries, counts);
@@ -370,10 +379,11 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
       TileRows<Lanes> tile(view, first_row);
       int32_t first_value = 0;
       do {
+        const int32_t end_value = Lanes::kLongRows ? min(first_value + tile_values, view.num_values) : view.num_values;
         UnitValues<Lanes> values;
-        ResolveSymbols(view, first_value, tile, values);
-        StoreTile(view, output, first_value, tile, values);
-        first_value += Lanes::kSteps * Lanes::kStepValues;
+        ResolveSymbols(view, first_value, end_value, tile, values);
+        StoreTile(view, output, first_value, end_value, tile, values);
+        first_value += tile_values;
       } while (Lanes::kLongRows && first_value < view.num_values);
       __syncwarp();  // the windows are filled again
       FlagLongRows(view, tile, first_row, batch.num_payloads, any_long);

@@ -474,7 +474,7 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
       if (first_row + Lanes::kTileRows < end_row) fetch.Start(view, first_row + Lanes::kTileRows);
       TileRows<Lanes> tile(view, first_row);
       UnitValues<Lanes> values;
-      ResolveSymbols(view, 0, tile, values);
+      ResolveSymbols(view, 0, view.num_values, tile, values);
 #pragma unroll
       for (int r = 0; r < Lanes::kRows; ++r) {
         const int32_t i = first_row / Lanes::kGroups + r;

@@ -55,7 +55,7 @@ template <typename Float>
 using MediumRows = std::conditional_t<sizeof(typename Float::Word) == 4, Shape<32, 1, 6, 6, 2>, Shape<32, 2, 3, 3, 2>>;
 
 // Several tiles a row, and windows of any size.
-struct LongRows : Shape<32, 1, 4, 6, 2> {
+struct LongRows : Shape<32, 1, 6, 8, 2> {
   static constexpr bool kLong = true;
 };
 
