@@ -200,9 +200,9 @@ class GpuGather:
         ordered: bool | None = None,
         max_blocks: int | None = None,
     ) -> None:
-        """ids: [n] int32/int64 on the device, or a range of step 1, which takes no memory; out: n rows on the device;
-        both contiguous. Enqueued on the current stream; no host sync. Raises the error of an earlier gather, if its kernel has reported one by now, and ValueError for an out
-        that the rows of these ids do not fill.
+        """ids: [n] int32/int64 on the device, or a range of step 1, for which nothing is read; out: n rows on the
+        device; both contiguous. Enqueued on the current stream; no host sync. Raises the error of an earlier gather, if
+        its kernel has reported one by now, and ValueError for an out that the rows of these ids do not fill.
 
         ordered: whether to fetch in order of where the rows lie; max_blocks: of the kernel, in order those that fetch
         misses; 0 = all that the GPU holds. None: as suits the miss rate that gathers had lately.
