@@ -94,13 +94,10 @@ constexpr bool CodeBitsAreRight(int bits) {
 static_assert(CodeBitsAreRight(2) && CodeBitsAreRight(3));
 
 // The selector with which __byte_perm(in_order, 0, .) hands out the bytes of `in_order`: the first to the first value
-// of the set, and so on; the others get 0. The product adds the set to itself one, two and three nibbles higher: each
-// nibble then counts the values before it, at most 3, so nothing carries. Bit 2 of a selector takes a byte of the
-// second word.
-IBP_HOST_DEVICE constexpr uint32_t ToSetSelector(uint32_t set) {
-  const uint32_t before = set * 0x1110u;
-  return (before & 0x3333u) | ((~set & 0x1111u) << 2);
-}
+// of the set, and so on; the others get 0. A nibble of the selector is how many values of the set come before, at most
+// 3, which 0x1110 adds up, and 4 more for what is not in the set: that takes a byte of the second word. So no nibble
+// carries, and one product and sum is enough.
+IBP_HOST_DEVICE constexpr uint32_t ToSetSelector(uint32_t set) { return set * (0x1110u - 4u) + 0x4444u; }
 
 constexpr bool ToSetIsRight() {
   for (uint32_t members = 0; members < 16; ++members) {
