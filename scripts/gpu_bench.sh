@@ -18,10 +18,11 @@ run() {
   "$python" "scripts/bench_$name.py" --config "configs/bench_$name.yaml" --json "$results/$output.json" \
     --plot "$results/$output.png" "$@" || failed=1
 }
-run codec codec_gpu --set 'sizes.data={}' 'cpu.data={}' 'peers.data={}'
+run codec codec_gpu --set 'sizes.data={}' 'cpu.data={}' 'peers.data={}' 'sweep.widths=[]' 'sweep.matrices=[]'
+run codec codec_sweep --set 'sizes.data={}' 'cpu.data={}' 'gpu.data={}' 'peers.data={}'
 run gather gather
 run epoch epoch
 if "$python" -c 'import accelerate, transformers' 2>/dev/null; then run llm llm; fi
 run dlrm dlrm
-run codec codec_gpu_peers --set 'sizes.data={}' 'cpu.data={}' 'gpu.data={}'
+run codec codec_gpu_peers --set 'sizes.data={}' 'cpu.data={}' 'gpu.data={}' 'sweep.widths=[]' 'sweep.matrices=[]'
 exit "$failed"

@@ -15,7 +15,8 @@ std::optional<GatherKernel> KernelOfShape(const DictLayout& layout, int32_t lead
   using Any = DictLanes<Float, Form, Shape, false>;
   static_assert(kMostSharedBytes / kWarpsPerBlock <= UINT16_MAX, "RowEntry::end holds the end of any window");
   // A payload starts up to kBaseAlign - 4 bytes into its window: slots are multiples of 4 bytes.
-  const int32_t window_bytes = RoundUp(lead_bytes + Any::kBaseAlign - 4, kLoadBytes);
+  const int32_t window_bytes =
+      RoundUp(lead_bytes + Any::kBaseAlign - 4 - LeftOutBytes<Any>(layout), kLoadBytes);
   const size_t shared_bytes = DictShared<Any>(layout, window_bytes).block_bytes();
   const bool fits = Any::kLongRows
                         ? shared_bytes <= MostSharedBytes()

@@ -54,7 +54,7 @@ using TwoStepRows = Shape<32, 2, 2, 2, 3>;
 template <typename Float>
 using MediumRows = std::conditional_t<sizeof(typename Float::Word) == 4, Shape<32, 1, 6, 6, 2>, Shape<32, 2, 3, 3, 2>>;
 
-// Several tiles a row, and windows of any size.
+// Several tiles a row.
 struct LongRows : Shape<32, 1, 6, 8, 2> {
   static constexpr bool kLong = true;
 };
@@ -78,14 +78,18 @@ struct DictLanes {
   using Word = typename Float::Word;
   static constexpr int kValueBytes = sizeof(Word), kLowBits = Float::kLowBits, kSymbolBits = Float::kSymbolBits;
   static constexpr bool kPerColumn = Form::kPerColumn, kZeroCode = Form::kZeroCode, kWhole = kWhole_;
-  static constexpr int kLanes = Shape::kLanes, kRows = Shape::kRows, kSteps = Shape::kSteps, kLoads = Shape::kLoads;
+  static constexpr int kLanes = Shape::kLanes, kRows = Shape::kRows, kSteps = Shape::kSteps;
+  static constexpr bool kLongRows = Shape::kLong;
+  // Of long rows only codes and escapes are in the window, where it is known beforehand which low bits a lane needs:
+  // these are loaded from where they lie.
+  static constexpr bool kDirect = kLongRows && !kZeroCode;
+  static constexpr int kLoads = kDirect ? 4 : Shape::kLoads;
   static constexpr int kUnits = kRows * kSteps;
   static constexpr int kValues = Float::kValues, kQuads = kValues / 4;
   static constexpr int kGroups = kWarpSize / kLanes, kTileRows = kRows * kGroups;
   static constexpr int kStepValues = kLanes * kValues;
   static constexpr int32_t kLaneLowBytes = kValues * kLowBits / 8;
   static constexpr int32_t kFetchBytes = kLanes * kLoads * kLoadBytes;
-  static constexpr bool kLongRows = Shape::kLong;
   static constexpr bool kManySteps = kSteps > 2;  // a row may need fewer: then the others are skipped
   static constexpr int kBlocksPerMultiprocessor = kZeroCode ? 2 : Shape::kBlocks;
   // Where several loads bring a payload, none of them should share a memory sector with the next one.
