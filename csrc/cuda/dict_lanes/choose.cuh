@@ -27,18 +27,25 @@ std::optional<GatherKernel> KernelOfShape(const DictLayout& layout, int32_t lead
   return GatherKernel(function, lead_bytes, window_bytes, shared_bytes, Any::kGroups);
 }
 
-// Fewest lanes a row that have it in one step and its payload in one load; long rows take several.
+// The first of these shapes that takes the rows.
+template <typename Float, typename Form, typename... Shapes>
+std::optional<GatherKernel> KernelOfShapes(const DictLayout& layout, int32_t lead_bytes, bool whole) {
+  std::optional<GatherKernel> kernel;
+  static_cast<void>(((kernel = KernelOfShape<Float, Form, Shapes>(layout, lead_bytes, whole)) || ...));
+  return kernel;
+}
+
+// Those whose lanes and steps a row fills best: rows of 16-byte parts for each lane, which the comments count.
 template <typename Float, typename Form>
 std::optional<GatherKernel> KernelOfForm(const DictLayout& layout, int32_t lead_bytes, int out_alignment) {
   const bool whole = (out_alignment | layout.row_bytes) % 16 == 0 && (Form::kZeroCode || layout.codes_bytes() % 4 == 0);
-  if (auto kernel = KernelOfShape<Float, Form, ShortRows<8>>(layout, lead_bytes, whole)) return kernel;
-  if (auto kernel = KernelOfShape<Float, Form, ShortRows<16>>(layout, lead_bytes, whole)) return kernel;
-  if (auto kernel = KernelOfShape<Float, Form, ShortRows<32>>(layout, lead_bytes, whole)) return kernel;
-  if (auto kernel = KernelOfShape<Float, Form, TwoStepRows>(layout, lead_bytes, whole)) return kernel;
-  if (layout.num_values > 512) {
-    if (auto kernel = KernelOfShape<Float, Form, MediumRows<Float>>(layout, lead_bytes, whole)) return kernel;
+  if constexpr (sizeof(typename Float::Word) == 4) {
+    return KernelOfShapes<Float, Form, ShortRows<8>, ShortRows<16>, Shape<8, 2, 3, 3, 2>, ShortRows<32>, FourStepRows<16>,
+                          SixStepRows<16>, SixStepRows<32>, LongRows>(layout, lead_bytes, whole);
+  } else {
+    return KernelOfShapes<Float, Form, ShortRows<8>, Shape<8, 4, 2, 2, 2>, FourStepRows<8>, FourStepRows<16>,
+                          SixStepRows<16>, SixStepRows<32>, LongRows>(layout, lead_bytes, whole);
   }
-  return KernelOfShape<Float, Form, LongRows>(layout, lead_bytes, whole);
 }
 
 // What of a request decides whether the fast kernels take its rows, and which.

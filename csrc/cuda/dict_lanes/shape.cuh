@@ -50,9 +50,11 @@ using ShortRows = Shape<kLanes_, 4, 1, 1, 3>;
 
 using TwoStepRows = Shape<32, 2, 2, 2, 3>;
 
-// Rows of up to 768 values.
-template <typename Float>
-using MediumRows = std::conditional_t<sizeof(typename Float::Word) == 4, Shape<32, 1, 6, 6, 2>, Shape<32, 2, 3, 3, 2>>;
+// Up to four and up to six steps, those that a row has not being left out.
+template <int kLanes_>
+using FourStepRows = Shape<kLanes_, 2, 4, 4, 2>;
+template <int kLanes_>
+using SixStepRows = Shape<kLanes_, 1, 6, 6, 2>;
 
 // Several tiles a row.
 struct LongRows : Shape<32, 1, 6, 8, 2> {
