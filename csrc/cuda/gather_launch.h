@@ -10,7 +10,7 @@
 namespace ibp {
 
 constexpr int kGatherThreads = 256;            // of a block
-constexpr size_t kMostSharedBytes = 96 << 10;  // of a block, on any GPU
+constexpr size_t kMostSharedBytes = 90 << 10;  // of a block, on any GPU, beside at most 8 KB that are static
 
 // How much shared memory a block may have on the current device: kMostSharedBytes, or less where that is too much.
 size_t MostSharedBytes();

@@ -22,8 +22,11 @@ std::optional<GatherKernel> KernelOfShape(const DictLayout& layout, int32_t lead
                         ? shared_bytes <= MostSharedBytes()
                         : layout.num_values <= Any::kSteps * Any::kStepValues && window_bytes <= Any::kFetchBytes;
   if (!fits) return std::nullopt;
-  const auto* function = whole ? reinterpret_cast<const void*>(&DictLanesKernel<Whole, RowsOutput<Whole>>)
-                               : reinterpret_cast<const void*>(&DictLanesKernel<Any, RowsOutput<Any>>);
+  // With a zero code it makes no difference where low bits start, and little where rows do.
+  const auto* function = reinterpret_cast<const void*>(&DictLanesKernel<Any, RowsOutput<Any>>);
+  if constexpr (!Form::kZeroCode) {
+    if (whole) function = reinterpret_cast<const void*>(&DictLanesKernel<Whole, RowsOutput<Whole>>);
+  }
   return GatherKernel(function, lead_bytes, window_bytes, shared_bytes, Any::kGroups);
 }
 
@@ -35,17 +38,20 @@ std::optional<GatherKernel> KernelOfShapes(const DictLayout& layout, int32_t lea
   return kernel;
 }
 
-// Those whose lanes and steps a row fills best: rows of 16-byte parts for each lane, which the comments count.
+// Those whose lanes and steps a row fills best: the number of its 16-byte parts is at most kLanes * kSteps, and of long
+// rows also just above.
 template <typename Float, typename Form>
 std::optional<GatherKernel> KernelOfForm(const DictLayout& layout, int32_t lead_bytes, int out_alignment) {
-  const bool whole = (out_alignment | layout.row_bytes) % 16 == 0 && (Form::kZeroCode || layout.codes_bytes() % 4 == 0);
-  if constexpr (sizeof(typename Float::Word) == 4) {
-    return KernelOfShapes<Float, Form, ShortRows<8>, ShortRows<16>, Shape<8, 2, 3, 3, 2>, ShortRows<32>, FourStepRows<16>,
-                          SixStepRows<16>, SixStepRows<32>, LongRows>(layout, lead_bytes, whole);
-  } else {
-    return KernelOfShapes<Float, Form, ShortRows<8>, Shape<8, 4, 2, 2, 2>, FourStepRows<8>, FourStepRows<16>,
-                          SixStepRows<16>, SixStepRows<32>, LongRows>(layout, lead_bytes, whole);
+  const bool whole = (out_alignment | layout.row_bytes) % 16 == 0 && layout.codes_bytes() % 4 == 0;
+  const bool four_steps = layout.num_values > 96 * Float::kValues && layout.num_values <= 128 * Float::kValues;
+  if (!four_steps) {
+    if (auto kernel =
+            KernelOfShapes<Float, Form, ShortRows<8>, ShortRows<16>, ThreeStepRows<8>, ShortRows<32>, ThreeStepRows<16>,
+                           TwoStepRows, SixStepRows<16>, SixStepRows<32>>(layout, lead_bytes, whole)) {
+      return kernel;
+    }
   }
+  return KernelOfShapes<Float, Form, LongRows>(layout, lead_bytes, whole);
 }
 
 // What of a request decides whether the fast kernels take its rows, and which.

@@ -20,7 +20,7 @@ struct LaneView {
   static constexpr int32_t kTileRowStride = Lanes::kGroups * DictShared<Lanes>::kWindowStride;  // of a group's windows
 
   const DictLayout& layout;
-  const CodeBits codes;
+  const CodeBits& codes;
   const int lane, group, group_lane;
   const int32_t num_values, codes_bytes;
   const int32_t payload_limit;      // of what was fetched of a row, how much can be its payload
@@ -36,11 +36,11 @@ struct LaneView {
   uint64_t dictionary = 0;             // one for the row
   uint32_t escape_symbols[2] = {};     // of the escape codes; 0 for kPlainSymbol
 
-  // Called by whole blocks. `shared` has DictShared::block_bytes.
-  __device__ __forceinline__ LaneView(const DeviceDictCodec& codec, const GatherRequest& request, int32_t window_bytes,
-                                      uint8_t* shared)
+  // Called by whole blocks. `shared` has DictShared::block_bytes. codes_: the codec's, where they are fast to read.
+  __device__ __forceinline__ LaneView(const DeviceDictCodec& codec, const CodeBits& codes_, const GatherRequest& request,
+                                      int32_t window_bytes, uint8_t* shared)
       : layout(codec.layout),
-        codes(layout.code_bits),
+        codes(codes_),
         lane(threadIdx.x % kWarpSize),
         group(lane / Lanes::kLanes),
         group_lane(lane % Lanes::kLanes),
@@ -417,7 +417,7 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
     DictLanesKernel(const __grid_constant__ DeviceDictCodec codec, const __grid_constant__ GatherRequest request,
                     int32_t window_bytes, GatherGrid grid) {
   extern __shared__ uint4 shared[];
-  const LaneView<Lanes> view(codec, request, window_bytes, reinterpret_cast<uint8_t*>(shared));
+  const LaneView<Lanes> view(codec, codec.codes, request, window_bytes, reinterpret_cast<uint8_t*>(shared));
   __shared__ typename Output::Stage stages[Lanes::kWhole ? 1 : kWarpsPerBlock];
   const Output output(request, codec.layout.row_bytes, stages[Lanes::kWhole ? 0 : threadIdx.x / kWarpSize]);
   const WarpShare share = MakeWarpShare(request, grid);

@@ -82,27 +82,28 @@ struct RowsOutput {
                                                const uint8_t* source) const {
     return DecodeInPlace<typename Lanes::Word>(codec, request, source, row);
   }
-  // Those of `count` entries of a list that have a base, which is where the row lies. Several rows at a time, and
-  // several loads of each: they are on their way together.
+  // Those of `count` entries of a list that have a base, which is where the row lies. Short rows several at a time, and
+  // several loads of each row: they are on their way together.
   __device__ __forceinline__ void StoreRawRows(const RowEntry* entries, int count, int lane) const {
-    constexpr int kLanes = 8, kInFlight = 4;
-    for (int i = lane / kLanes; i < count; i += kWarpSize / kLanes) {
+    constexpr int kInFlight = 6;
+    const int lanes = row_bytes < 512 ? 8 : kWarpSize;
+    for (int i = lane / lanes; i < count; i += kWarpSize / lanes) {
       const RowEntry entry = entries[i];
       if (!entry.base) continue;
       const int skew = static_cast<int>(reinterpret_cast<uintptr_t>(entry.base) % 4);
       const uint32_t* const words = reinterpret_cast<const uint32_t*>(entry.base - skew);
       uint8_t* const row = Row(entry.position);
-      for (int32_t first = lane % kLanes; first < NumUnits(row_bytes); first += kInFlight * kLanes) {
+      for (int32_t first = lane % lanes; first < NumUnits(row_bytes); first += kInFlight * lanes) {
         uint32_t x[kInFlight], next[kInFlight] = {};
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
-          const int32_t unit = first + k * kLanes;
+          const int32_t unit = first + k * lanes;
           if (unit < NumUnits(row_bytes)) x[k] = words[unit];
           if (unit < NumUnits(row_bytes) && skew) next[k] = words[unit + 1];
         }
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
-          const int32_t unit = first + k * kLanes;
+          const int32_t unit = first + k * lanes;
           if (unit >= NumUnits(row_bytes)) continue;
           ibp::StoreUnit(row, unit, row_bytes, alignment % 4 == 0, __funnelshift_r(x[k], next[k], 8 * skew));
         }

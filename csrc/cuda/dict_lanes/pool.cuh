@@ -424,7 +424,9 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
   }
   __syncthreads();
 
-  const LaneView<Lanes> view(feature.codec, feature.rows, feature.window_bytes, reinterpret_cast<uint8_t*>(shared));
+  const CodeBits codes = feature.codec.codes;
+  const LaneView<Lanes> view(feature.codec, codes, feature.rows, feature.window_bytes,
+                             reinterpret_cast<uint8_t*>(shared));
   const PoolOutput<Lanes> output(pool, feature, bags, view.num_values);
   const int32_t row_bytes = view.layout.row_bytes, num_ids = bag_ends[num_bags - 1];
   auto start_of_stream = [&](int stream) -> int32_t {

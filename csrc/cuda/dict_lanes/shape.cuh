@@ -50,14 +50,15 @@ using ShortRows = Shape<kLanes_, 4, 1, 1, 3>;
 
 using TwoStepRows = Shape<32, 2, 2, 2, 3>;
 
-// Up to four and up to six steps, those that a row has not being left out.
 template <int kLanes_>
-using FourStepRows = Shape<kLanes_, 2, 4, 4, 2>;
+using ThreeStepRows = Shape<kLanes_, 2, 3, 3, 2>;
+
+// Of fewer steps, those that a row does not have are left out.
 template <int kLanes_>
 using SixStepRows = Shape<kLanes_, 1, 6, 6, 2>;
 
 // Several tiles a row.
-struct LongRows : Shape<32, 1, 6, 8, 2> {
+struct LongRows : Shape<32, 1, 4, 6, 2> {
   static constexpr bool kLong = true;
 };
 
@@ -92,7 +93,7 @@ struct DictLanes {
   static constexpr int kStepValues = kLanes * kValues;
   static constexpr int32_t kLaneLowBytes = kValues * kLowBits / 8;
   static constexpr int32_t kFetchBytes = kLanes * kLoads * kLoadBytes;
-  static constexpr bool kManySteps = kSteps > 2;  // a row may need fewer: then the others are skipped
+  static constexpr bool kManySteps = kSteps > 3;  // a row may need fewer: then the others are skipped
   static constexpr int kBlocksPerMultiprocessor = kZeroCode ? 2 : Shape::kBlocks;
   // Where several loads bring a payload, none of them should share a memory sector with the next one.
   static constexpr int32_t kBaseAlign = kLoads > 1 ? kSectorBytes : kLoadBytes;

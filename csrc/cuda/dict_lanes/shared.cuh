@@ -45,7 +45,7 @@ template <typename Lanes>
 struct DictShared {
   static constexpr int32_t kListBytes = kWarpSize * static_cast<int32_t>(sizeof(RowEntry));
   static constexpr int32_t kWindowStride = Lanes::kFetchBytes + kWindowSlackBytes;  // but for long rows
-  static constexpr int kMostSteps = Lanes::kSteps == 2 ? 2 : 1;  // that are decoded beyond the row's last value
+  static constexpr int kMostSteps = Lanes::kManySteps ? 1 : Lanes::kSteps;  // that are decoded beyond the row's last value
   static constexpr int32_t kStepLowBytes = Lanes::kLanes * Lanes::kLaneLowBytes;
   static constexpr int32_t kMostBeyondBytes =
       std::max(Lanes::kStepValues, kStepLowBytes * kMostSteps);
