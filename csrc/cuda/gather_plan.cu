@@ -119,9 +119,9 @@ const GatherKernel& GatherPlan::KernelFor(const uint8_t* out_dev) {
   return *kernel;  // never changed again
 }
 
-int64_t GatherPlan::Gather(const void* ids_dev, bool ids_are_int64, int64_t first_id, int64_t num_ids,
-                           uint8_t* out_dev, const GatherHints& hints, uint8_t* order_scratch_dev,
-                           int64_t order_scratch_bytes, cudaStream_t stream) {
+int64_t GatherPlan::Gather(const void* ids_dev, bool ids_are_int64, int64_t first_id, int64_t num_ids, uint8_t* out_dev,
+                           const GatherHints& hints, uint8_t* order_scratch_dev, int64_t order_scratch_bytes,
+                           cudaStream_t stream) {
   if (num_ids == 0) return 0;
   const double miss_rate = has_hits_ ? report_->MissRate() : 1.0;
   const bool can_order = request_.num_places < UINT32_MAX;

@@ -15,8 +15,7 @@ std::optional<GatherKernel> KernelOfShape(const DictLayout& layout, int32_t lead
   using Any = DictLanes<Float, Form, Shape, false>;
   static_assert(kMostSharedBytes / kWarpsPerBlock <= UINT16_MAX, "RowEntry::end holds the end of any window");
   // A payload starts up to kBaseAlign - 4 bytes into its window: slots are multiples of 4 bytes.
-  const int32_t window_bytes =
-      RoundUp(lead_bytes + Any::kBaseAlign - 4 - LeftOutBytes<Any>(layout), kLoadBytes);
+  const int32_t window_bytes = RoundUp(lead_bytes + Any::kBaseAlign - 4 - LeftOutBytes<Any>(layout), kLoadBytes);
   const size_t shared_bytes = DictShared<Any>(layout, window_bytes).block_bytes();
   const bool fits = Any::kLongRows
                         ? shared_bytes <= MostSharedBytes()
@@ -38,8 +37,8 @@ std::optional<GatherKernel> KernelOfShapes(const DictLayout& layout, int32_t lea
   return kernel;
 }
 
-// Those whose lanes and steps a row fills best: the number of its 16-byte parts is at most kLanes * kSteps, and of long
-// rows also just above.
+// The shape whose lanes and steps a row fills best: it has kLanes * kSteps parts of 16 bytes. Rows of 97 to 128 of these
+// would leave two of six steps empty; of long rows a tile has four.
 template <typename Float, typename Form>
 std::optional<GatherKernel> KernelOfForm(const DictLayout& layout, int32_t lead_bytes, int out_alignment) {
   const bool whole = (out_alignment | layout.row_bytes) % 16 == 0 && layout.codes_bytes() % 4 == 0;

@@ -18,10 +18,10 @@ constexpr uint32_t kAllValues = kQuads == 1 ? 0x1111u : 0x11111111u;
 struct CodeBits {
   int bits;
   int quad_shift, pair_shift, code_shift;  // how far the upper half of two quads, of a quad and of a pair moves up
-  uint32_t quad, pairs;    // the lower four of eight codes; of four at each half, the lower two
-  uint32_t even, nibbles;  // the codes' bits in nibbles: of every second one, of all
-  uint32_t escape_to_top;  // adds to each nibble what makes 8 of the escape
-  uint32_t zero_codes;     // the zero code, as often as it fits 32 bits
+  uint32_t quad, pairs;                    // the lower four of eight codes; of four at each half, the lower two
+  uint32_t even, nibbles;                  // the codes' bits in nibbles: of every second one, of all
+  uint32_t escape_to_top;                  // adds to each nibble what makes 8 of the escape
+  uint32_t zero_codes;                     // the zero code, as often as it fits 32 bits
 
   IBP_HOST_DEVICE explicit constexpr CodeBits(int bits_)
       : bits(bits_),
@@ -70,15 +70,16 @@ constexpr bool CodeBitsAreRight(int bits) {
     }
     for (const uint32_t tail : {0u, behind}) {
       const uint32_t one = are.Nibbles<1>(codes | tail);
-      if ((one & 0xffffu) != nibbles || are.Escapes<1>(one) != escapes || are.NotZeros<1>(one) != not_zeros) return false;
+      if ((one & 0xffffu) != nibbles || are.Escapes<1>(one) != escapes || are.NotZeros<1>(one) != not_zeros)
+        return false;
     }
     // 0 and the escape beside them
     for (const uint32_t other : {0u, ~behind}) {
       const uint32_t first = are.Nibbles<2>(codes | other << (4 * bits) | behind_two);
       const uint32_t second = are.Nibbles<2>(other | codes << (4 * bits));
-      if ((first & 0xffffu) != nibbles || second >> 16 != nibbles ||
-          (are.Escapes<2>(first) & 0xffffu) != escapes || are.Escapes<2>(second) >> 16 != escapes ||
-          (are.NotZeros<2>(first) & 0xffffu) != not_zeros || are.NotZeros<2>(second) >> 16 != not_zeros) {
+      if ((first & 0xffffu) != nibbles || second >> 16 != nibbles || (are.Escapes<2>(first) & 0xffffu) != escapes ||
+          are.Escapes<2>(second) >> 16 != escapes || (are.NotZeros<2>(first) & 0xffffu) != not_zeros ||
+          are.NotZeros<2>(second) >> 16 != not_zeros) {
         return false;
       }
     }

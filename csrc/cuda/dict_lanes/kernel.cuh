@@ -37,8 +37,8 @@ struct LaneView {
   uint32_t escape_symbols[2] = {};     // of the escape codes; 0 for kPlainSymbol
 
   // Called by whole blocks. `shared` has DictShared::block_bytes. codes_: the codec's, where they are fast to read.
-  __device__ __forceinline__ LaneView(const DeviceDictCodec& codec, const CodeBits& codes_, const GatherRequest& request,
-                                      int32_t window_bytes, uint8_t* shared)
+  __device__ __forceinline__ LaneView(const DeviceDictCodec& codec, const CodeBits& codes_,
+                                      const GatherRequest& request, int32_t window_bytes, uint8_t* shared)
       : layout(codec.layout),
         codes(codes_),
         lane(threadIdx.x % kWarpSize),
@@ -227,8 +227,8 @@ __device__ __forceinline__ void ResolvePlain(const LaneView<Lanes>& view, TileRo
                                              uint32_t (&plain)[Lanes::kUnits][Lanes::kQuads],
                                              uint32_t (&symbols)[Lanes::kUnits][Lanes::kQuads]) {
   if (Lanes::kLongRows && tile.row_escapes < 0) {
-    tile.row_escapes =
-        view.CountCodes(tile.rows[0].skew, [&](uint32_t nibbles) { return view.codes.template Escapes<Lanes::kQuads>(nibbles); });
+    tile.row_escapes = view.CountCodes(
+        tile.rows[0].skew, [&](uint32_t nibbles) { return view.codes.template Escapes<Lanes::kQuads>(nibbles); });
   }
   UnitCounts<Lanes> plain_counts;
 #pragma unroll
@@ -324,8 +324,8 @@ __device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int3
 }
 
 // The low bits of a tile's values, from where the payload lies; on their way while symbols are resolved.
-// Bound: only those of values that the row has are read, and words that have a byte of these or follow one that has: all
-// but the last lie in the payload, that one in it, a neighbouring slot or the slack.
+// Bound: only those of values that the row has are read, and words that have a byte of these or follow one that has:
+// all but the last lie in the payload, that one in it, a neighbouring slot or the slack.
 template <typename Lanes>
 struct DirectLowBits {
   static constexpr int kWords = LowBits<typename Lanes::Float>::kWords;

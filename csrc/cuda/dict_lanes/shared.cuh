@@ -11,8 +11,8 @@
 //     kStepValues bytes; codes and low bits of lanes without a value are at most kMostSteps behind the row's.
 //   - It takes at most kMostReadBytes from there.
 //   - skew + payload_limit is at most the window: choose.cuh sees to that.
-// So no read ends further behind its window than kMostBeyondBytes + kMostReadBytes; the next windows, or at the end of the
-// block kReadAheadBytes, are there.
+// So no read ends further behind its window than kMostBeyondBytes + kMostReadBytes; the next windows, or at the end of
+// the block kReadAheadBytes, are there.
 #pragma once
 
 #include "cuda/dict_lanes/shape.cuh"
@@ -45,10 +45,10 @@ template <typename Lanes>
 struct DictShared {
   static constexpr int32_t kListBytes = kWarpSize * static_cast<int32_t>(sizeof(RowEntry));
   static constexpr int32_t kWindowStride = Lanes::kFetchBytes + kWindowSlackBytes;  // but for long rows
-  static constexpr int kMostSteps = Lanes::kManySteps ? 1 : Lanes::kSteps;  // that are decoded beyond the row's last value
+  static constexpr int kMostSteps =
+      Lanes::kManySteps ? 1 : Lanes::kSteps;  // that are decoded beyond the row's last value
   static constexpr int32_t kStepLowBytes = Lanes::kLanes * Lanes::kLaneLowBytes;
-  static constexpr int32_t kMostBeyondBytes =
-      std::max(Lanes::kStepValues, kStepLowBytes * kMostSteps);
+  static constexpr int32_t kMostBeyondBytes = std::max(Lanes::kStepValues, kStepLowBytes* kMostSteps);
   static_assert(kMostBeyondBytes + kMostReadBytes <= kReadAheadBytes);
   int32_t dictionary_bytes, warp_bytes;
 

@@ -138,8 +138,8 @@ __device__ __forceinline__ uint4 AssembleWords(const uint32_t (&words)[LowBits<F
   return JoinValues<Float>(spread, symbols, 1);
 }
 
-// The same. They start at `low_bytes` in shared memory, `misaligned` bytes after a multiple of 4. Reads 4 * kWords bytes
-// from there, rounded up to a whole word.
+// The same. They start at `low_bytes` in shared memory, `misaligned` bytes after a multiple of 4. Reads 4 * kWords
+// bytes from there, rounded up to a whole word.
 template <typename Float>
 __device__ __forceinline__ uint4 AssembleValues(const uint8_t* low_bytes, int misaligned,
                                                 const uint32_t (&symbols)[Float::kValues / 4]) {
