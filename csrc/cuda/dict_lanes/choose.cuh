@@ -37,8 +37,8 @@ std::optional<GatherKernel> KernelOfShapes(const DictLayout& layout, int32_t lea
   return kernel;
 }
 
-// The shape whose lanes and steps a row fills best: it has kLanes * kSteps parts of 16 bytes. Rows of 97 to 128 of these
-// would leave two of six steps empty; of long rows a tile has four.
+// The shape whose lanes and steps a row fills best: it has kLanes * kSteps parts of 16 bytes. Rows of 97 to 128 of
+// these would leave two of six steps empty; of long rows a tile has four.
 template <typename Float, typename Form>
 std::optional<GatherKernel> KernelOfForm(const DictLayout& layout, int32_t lead_bytes, int out_alignment) {
   const bool whole = (out_alignment | layout.row_bytes) % 16 == 0 && layout.codes_bytes() % 4 == 0;
