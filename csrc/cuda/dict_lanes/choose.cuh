@@ -15,15 +15,16 @@ std::optional<GatherKernel> KernelOfShape(const DictLayout& layout, int32_t lead
   using Any = DictLanes<Float, Form, Shape, false>;
   static_assert(kMostSharedBytes / kWarpsPerBlock <= UINT16_MAX, "RowEntry::end holds the end of any window");
   // A payload starts up to kBaseAlign - 4 bytes into its window: slots are multiples of 4 bytes.
-  const int32_t window_bytes = RoundUp(lead_bytes + Any::kBaseAlign - 4 - LeftOutBytes<Any>(layout), kLoadBytes);
+  const int32_t window_bytes = RoundUp(lead_bytes + Any::kBaseAlign - 4, kLoadBytes);
   const size_t shared_bytes = DictShared<Any>(layout, window_bytes).block_bytes();
   const bool fits = Any::kLongRows
                         ? shared_bytes <= MostSharedBytes()
                         : layout.num_values <= Any::kSteps * Any::kStepValues && window_bytes <= Any::kFetchBytes;
   if (!fits) return std::nullopt;
-  // With a zero code it makes no difference where low bits start, and little where rows do.
+  // With a zero code it makes no difference where low bits start, and little where rows do; and dictionaries for each
+  // column are few: kernels take long to compile.
   const auto* function = reinterpret_cast<const void*>(&DictLanesKernel<Any, RowsOutput<Any>>);
-  if constexpr (!Form::kZeroCode) {
+  if constexpr (!Form::kZeroCode && !Form::kPerColumn) {
     if (whole) function = reinterpret_cast<const void*>(&DictLanesKernel<Whole, RowsOutput<Whole>>);
   }
   return GatherKernel(function, lead_bytes, window_bytes, shared_bytes, Any::kGroups);

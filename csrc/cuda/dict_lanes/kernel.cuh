@@ -25,7 +25,6 @@ struct LaneView {
   const int32_t num_values, codes_bytes;
   const int32_t payload_limit;      // of what was fetched of a row, how much can be its payload
   const int32_t fixed_escape_byte;  // where escape codes start in a payload, without a zero code
-  const int32_t left_out;           // of a payload in its window, before the escape codes
   const ulonglong2* dictionaries;   // one for each column, as LoadDictionaries has them
   RowEntry* entries;                // the list
   uint8_t* windows;                 // the group's first
@@ -48,7 +47,6 @@ struct LaneView {
         codes_bytes(layout.codes_bytes()),
         payload_limit(min(request.lead_bytes, PayloadLimit(request, layout.row_bytes))),
         fixed_escape_byte(EscapeByteAfter(layout.num_values)),
-        left_out(LeftOutBytes<Lanes>(layout)),
         dictionaries(reinterpret_cast<const ulonglong2*>(shared)) {
     const DictShared<Lanes> parts(layout, window_bytes);
     const int warp_in_block = threadIdx.x / kWarpSize;
@@ -103,29 +101,10 @@ struct LaneView {
   }
 };
 
-// What a window has of a payload, as pieces of kLoadBytes: the codes, then what follows the low bits that are left out.
-template <typename Lanes>
-struct WindowPieces {
-  int32_t codes_end, rest_begin, bytes;  // the first two count from the entry's base
-
-  __device__ __forceinline__ WindowPieces(const LaneView<Lanes>& view, const RowEntry& entry) {
-    codes_end = RoundUp(entry.skew + view.codes_bytes, kLoadBytes);
-    rest_begin = (entry.skew + view.fixed_escape_byte) / kLoadBytes * kLoadBytes;
-    bytes = entry.end == 0 ? 0 : !Lanes::kDirect ? entry.end : codes_end + entry.end - rest_begin;
-  }
-  // Where the piece is that is the one at `at` of those of the window: from the base, and in the window.
-  __device__ __forceinline__ int32_t Source(int32_t at) const {
-    return !Lanes::kDirect || at < codes_end ? at : at - codes_end + rest_begin;
-  }
-  __device__ __forceinline__ int32_t Target(const LaneView<Lanes>& view, int32_t at) const {
-    return !Lanes::kDirect || at < codes_end ? at : at - codes_end + rest_begin - view.left_out;
-  }
-};
-
-// The first pieces of the next tile's payloads, on their way.
-// Invariant: between Start(tile) and Finish(tile) the list does not change. A lane stores exactly what it loaded: of
-// bytes [0, end) rounded up to kLoadBytes, which is at most the window, since `end` is (shared.cuh). What it loads
-// besides the payload lies in neighbouring slots or in the slack behind them.
+// The first bytes of the next tile's payloads, on their way.
+// Invariant: between Start(tile) and Finish(tile) the list does not change. A lane stores exactly what it loaded, bytes
+// [0, end) rounded up to kLoadBytes: at most the window, since `end` is (shared.cuh). What it loads besides the payload
+// lies in neighbouring slots or in the slack behind them.
 template <typename Lanes>
 struct FetchTile {
   uint4 loaded[Lanes::kRows][Lanes::kLoads];
@@ -134,11 +113,10 @@ struct FetchTile {
 #pragma unroll
     for (int r = 0; r < Lanes::kRows; ++r) {
       const RowEntry entry = view.entries[tile + r * Lanes::kGroups + view.group];
-      const WindowPieces<Lanes> pieces(view, entry);
 #pragma unroll
       for (int load = 0; load < Lanes::kLoads; ++load) {
         const int32_t at = (load * Lanes::kLanes + view.group_lane) * kLoadBytes;
-        if (at < pieces.bytes) loaded[r][load] = LoadGlobal(entry.base + pieces.Source(at));
+        if (at < entry.end) loaded[r][load] = LoadGlobal(entry.base + at);
       }
     }
   }
@@ -147,17 +125,16 @@ struct FetchTile {
 #pragma unroll
     for (int r = 0; r < Lanes::kRows; ++r) {
       const RowEntry entry = view.entries[tile + r * Lanes::kGroups + view.group];
-      const WindowPieces<Lanes> pieces(view, entry);
       uint8_t* window = view.windows + r * LaneView<Lanes>::kTileRowStride;
 #pragma unroll
       for (int load = 0; load < Lanes::kLoads; ++load) {
         const int32_t at = (load * Lanes::kLanes + view.group_lane) * kLoadBytes;
-        if (at < pieces.bytes) *reinterpret_cast<uint4*>(window + pieces.Target(view, at)) = loaded[r][load];
+        if (at < entry.end) *reinterpret_cast<uint4*>(window + at) = loaded[r][load];
       }
-      if constexpr (Lanes::kLongRows) {  // only their first pieces are fetched ahead
-        for (int32_t at = Lanes::kFetchBytes + view.group_lane * kLoadBytes; at < pieces.bytes;
+      if constexpr (Lanes::kLongRows) {  // only their first bytes are fetched ahead
+        for (int32_t at = Lanes::kFetchBytes + view.group_lane * kLoadBytes; at < entry.end;
              at += Lanes::kLanes * kLoadBytes) {
-          *reinterpret_cast<uint4*>(window + pieces.Target(view, at)) = LoadGlobal(entry.base + pieces.Source(at));
+          *reinterpret_cast<uint4*>(window + at) = LoadGlobal(entry.base + at);
         }
       }
     }
@@ -186,9 +163,9 @@ struct TileRows {
   __device__ __forceinline__ int32_t EscapeByte(const LaneView<Lanes>& view, int r) const {
     return Lanes::kZeroCode ? min(view.EscapeByteAfter(row_lows[r]), view.payload_limit) : view.fixed_escape_byte;
   }
-  // Row r's payload in its window, from byte `byte` on, which is none of low bits that are left out.
+  // Row r's payload in its window, from byte `byte` on.
   __device__ __forceinline__ const uint8_t* Payload(const LaneView<Lanes>& view, int r, int32_t byte) const {
-    return view.windows + (r * LaneView<Lanes>::kTileRowStride + rows[r].skew + byte - view.left_out);
+    return view.windows + (r * LaneView<Lanes>::kTileRowStride + rows[r].skew + byte);
   }
 };
 
@@ -323,36 +300,6 @@ __device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int3
   if (__any_sync(kWholeWarp, any_plain)) ResolvePlain(view, tile, plain, values.symbols);
 }
 
-// The low bits of a tile's values, from where the payload lies; on their way while symbols are resolved.
-// Bound: only those of values that the row has are read, and words that have a byte of these or follow one that has:
-// all but the last lie in the payload, that one in it, a neighbouring slot or the slack.
-template <typename Lanes>
-struct DirectLowBits {
-  static constexpr int kWords = LowBits<typename Lanes::Float>::kWords;
-  uint32_t words[Lanes::kDirect ? Lanes::kUnits : 1][kWords + 1];
-  int misaligned;  // of the lane's, after the start of a word
-
-  __device__ __forceinline__ DirectLowBits(const LaneView<Lanes>& view, const TileRows<Lanes>& tile,
-                                           int32_t first_value, int32_t end_value) {
-    if constexpr (Lanes::kDirect) {
-      const RowEntry& row = tile.rows[0];
-      const int32_t first_byte = view.codes_bytes + view.group_lane * Lanes::kLaneLowBytes;
-      misaligned = first_byte % 4;
-      const uint8_t* const low = row.base + (row.skew + first_byte - misaligned + first_value * Lanes::kLowBits / 8);
-#pragma unroll
-      for (int u = 0; u < Lanes::kUnits; ++u) {
-        const int32_t step_value = u * Lanes::kStepValues;
-        const bool has = row.end > 0 && first_value + step_value + view.group_lane * Lanes::kValues < end_value;
-#pragma unroll
-        for (int w = 0; w <= kWords; ++w) {
-          const bool needed = has && (w < kWords || misaligned);
-          words[u][w] = needed ? LoadGlobalWord(low + (step_value * Lanes::kLowBits / 8 + 4 * w)) : 0;
-        }
-      }
-    }
-  }
-};
-
 // Values from symbols and low bits, to the output.
 // Invariant: a unit is stored if the tile has its row and the row has its first value; nothing else is.
 // Bound: without a zero code, low bits of values that the row has lie within the payload, and those of lanes without a
@@ -360,7 +307,7 @@ struct DirectLowBits {
 template <typename Lanes, typename Output>
 __device__ __forceinline__ void StoreTile(const LaneView<Lanes>& view, const Output& output, int32_t first_value,
                                           int32_t end_value, const TileRows<Lanes>& tile,
-                                          const DirectLowBits<Lanes>& direct, const UnitValues<Lanes>& values) {
+                                          const UnitValues<Lanes>& values) {
   using Float = typename Lanes::Float;
 #pragma unroll
   for (int u = 0; u < Lanes::kUnits; ++u) {
@@ -373,8 +320,6 @@ __device__ __forceinline__ void StoreTile(const LaneView<Lanes>& view, const Out
       const int bit = min(8 * view.codes_bytes + values.low_ranks[u] * Lanes::kLowBits, 8 * view.payload_limit);
       x = AssemblePresent<Float>(reinterpret_cast<const uint32_t*>(tile.Payload(view, r, 0)) + bit / 32, bit % 32,
                                  values.with_low[u], view.layout.sign_low, values.symbols[u]);
-    } else if constexpr (Lanes::kDirect) {
-      x = AssembleWords<Float>(direct.words[u], direct.misaligned, values.symbols[u]);
     } else {
       const uint8_t* low =
           view.low_window + (r * LaneView<Lanes>::kTileRowStride + row.skew + step_value * Lanes::kLowBits / 8);
@@ -436,10 +381,9 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
       int32_t first_value = 0;
       do {
         const int32_t end_value = Lanes::kLongRows ? min(first_value + tile_values, view.num_values) : view.num_values;
-        const DirectLowBits<Lanes> direct(view, tile, first_value, end_value);
         UnitValues<Lanes> values;
         ResolveSymbols(view, first_value, end_value, tile, values);
-        StoreTile(view, output, first_value, end_value, tile, direct, values);
+        StoreTile(view, output, first_value, end_value, tile, values);
         first_value += tile_values;
       } while (Lanes::kLongRows && first_value < view.num_values);
       __syncwarp();  // the windows are filled again

@@ -57,8 +57,8 @@ using ThreeStepRows = Shape<kLanes_, 2, 3, 3, 2>;
 template <int kLanes_>
 using SixStepRows = Shape<kLanes_, 1, 6, 6, 2>;
 
-// Several tiles a row.
-struct LongRows : Shape<32, 1, 4, 6, 2> {
+// Several tiles a row, and windows of any size.
+struct LongRows : Shape<32, 1, 4, 8, 2> {
   static constexpr bool kLong = true;
 };
 
@@ -81,12 +81,8 @@ struct DictLanes {
   using Word = typename Float::Word;
   static constexpr int kValueBytes = sizeof(Word), kLowBits = Float::kLowBits, kSymbolBits = Float::kSymbolBits;
   static constexpr bool kPerColumn = Form::kPerColumn, kZeroCode = Form::kZeroCode, kWhole = kWhole_;
-  static constexpr int kLanes = Shape::kLanes, kRows = Shape::kRows, kSteps = Shape::kSteps;
+  static constexpr int kLanes = Shape::kLanes, kRows = Shape::kRows, kSteps = Shape::kSteps, kLoads = Shape::kLoads;
   static constexpr bool kLongRows = Shape::kLong;
-  // Of long rows only codes and escapes are in the window, where it is known beforehand which low bits a lane needs:
-  // these are loaded from where they lie.
-  static constexpr bool kDirect = kLongRows && !kZeroCode;
-  static constexpr int kLoads = kDirect ? 4 : Shape::kLoads;
   static constexpr int kUnits = kRows * kSteps;
   static constexpr int kValues = Float::kValues, kQuads = kValues / 4;
   static constexpr int kGroups = kWarpSize / kLanes, kTileRows = kRows * kGroups;

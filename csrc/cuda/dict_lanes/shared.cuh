@@ -34,13 +34,6 @@ constexpr uint8_t kLongFlag = 0x80;
 constexpr int32_t kMostReadBytes = 16;  // AssembleValues and AssemblePresent: four words
 constexpr int32_t kReadAheadBytes = 1024;
 
-// How many bytes between codes and escapes a window leaves out: a multiple of 16, so that both lie in it as they do in
-// memory.
-template <typename Lanes>
-__host__ __device__ int32_t LeftOutBytes(const DictLayout& layout) {
-  return Lanes::kDirect ? max(0, layout.LowBytes(layout.num_values) / kLoadBytes - 2) * kLoadBytes : 0;
-}
-
 template <typename Lanes>
 struct DictShared {
   static constexpr int32_t kListBytes = kWarpSize * static_cast<int32_t>(sizeof(RowEntry));
@@ -67,12 +60,6 @@ struct DictShared {
 __device__ __forceinline__ uint4 LoadGlobal(const uint8_t* address) {
   uint4 x;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(address));
-  return x;
-}
-
-__device__ __forceinline__ uint32_t LoadGlobalWord(const uint8_t* address) {
-  uint32_t x;
-  asm volatile("ld.global.u32 %0, [%1];" : "=r"(x) : "l"(address));
   return x;
 }
 

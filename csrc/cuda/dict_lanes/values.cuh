@@ -122,34 +122,26 @@ __device__ __forceinline__ uint4 JoinValues(const uint32_t (&spread)[Float::kSpr
   return make_uint4(x[0], x[1], x[2], x[3]);
 }
 
-// Where every value has low bits. They start `misaligned` bytes, below 4, after the start of `words`; the last word
-// counts only if that is not 0.
-template <typename Float>
-__device__ __forceinline__ uint4 AssembleWords(const uint32_t (&words)[LowBits<Float>::kWords + 1], int misaligned,
-                                               const uint32_t (&symbols)[Float::kValues / 4]) {
-  constexpr int kWords = LowBits<Float>::kWords;
-  LowBits<Float> low;
-#pragma unroll
-  for (int w = 0; w < kWords; ++w) {
-    low.words[w] = misaligned ? __funnelshift_r(words[w], words[w + 1], 8 * misaligned) : words[w];
-  }
-  uint32_t spread[Float::kSpread];
-  Float::Spread(low, spread);
-  return JoinValues<Float>(spread, symbols, 1);
-}
-
-// The same. They start at `low_bytes` in shared memory, `misaligned` bytes after a multiple of 4. Reads 4 * kWords
-// bytes from there, rounded up to a whole word.
+// Where every value has low bits. They start at `low_bytes` in shared memory, `misaligned` bytes after a multiple of 4.
+// Reads 4 * kWords bytes from there, rounded up to a whole word.
 template <typename Float>
 __device__ __forceinline__ uint4 AssembleValues(const uint8_t* low_bytes, int misaligned,
                                                 const uint32_t (&symbols)[Float::kValues / 4]) {
   constexpr int kWords = LowBits<Float>::kWords;
-  const uint32_t* from = reinterpret_cast<const uint32_t*>(low_bytes - misaligned);
-  uint32_t words[kWords + 1] = {};
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(low_bytes - misaligned);
+  LowBits<Float> low;
 #pragma unroll
-  for (int w = 0; w < kWords; ++w) words[w] = from[w];
-  if (misaligned) words[kWords] = from[kWords];
-  return AssembleWords<Float>(words, misaligned, symbols);
+  for (int w = 0; w < kWords; ++w) low.words[w] = words[w];
+  if (misaligned) {
+    const uint32_t last = words[kWords];
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      low.words[w] = __funnelshift_r(low.words[w], w + 1 < kWords ? low.words[w + 1] : last, 8 * misaligned);
+    }
+  }
+  uint32_t spread[Float::kSpread];
+  Float::Spread(low, spread);
+  return JoinValues<Float>(spread, symbols, 1);
 }
 
 // Where only the values in `present` have low bits (bit 4k: value k). These start at bit `bit` (below 32) of `words` in
