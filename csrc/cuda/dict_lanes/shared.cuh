@@ -41,7 +41,7 @@ struct DictShared {
   static constexpr int kMostSteps =
       Lanes::kManySteps ? 1 : Lanes::kSteps;  // that are decoded beyond the row's last value
   static constexpr int32_t kStepLowBytes = Lanes::kLanes * Lanes::kLaneLowBytes;
-  static constexpr int32_t kMostBeyondBytes = std::max(Lanes::kStepValues, kStepLowBytes* kMostSteps);
+  static constexpr int32_t kMostBeyondBytes = std::max(Lanes::kStepValues, kMostSteps * kStepLowBytes);
   static_assert(kMostBeyondBytes + kMostReadBytes <= kReadAheadBytes);
   int32_t dictionary_bytes, warp_bytes;
 
