@@ -38,10 +38,10 @@ template <typename Lanes>
 struct DictShared {
   static constexpr int32_t kListBytes = kWarpSize * static_cast<int32_t>(sizeof(RowEntry));
   static constexpr int32_t kWindowStride = Lanes::kFetchBytes + kWindowSlackBytes;  // but for long rows
-  static constexpr int kMostSteps =
-      Lanes::kManySteps ? 1 : Lanes::kSteps;  // that are decoded beyond the row's last value
-  static constexpr int32_t kStepLowBytes = Lanes::kLanes * Lanes::kLaneLowBytes;
-  static constexpr int32_t kMostBeyondBytes = std::max(Lanes::kStepValues, kMostSteps * kStepLowBytes);
+  // Steps that are decoded beyond the row's last value, and the low bits of these.
+  static constexpr int kMostSteps = Lanes::kManySteps ? 1 : Lanes::kSteps;
+  static constexpr int32_t kMostLowBytes = kMostSteps * Lanes::kLanes * Lanes::kLaneLowBytes;
+  static constexpr int32_t kMostBeyondBytes = std::max(Lanes::kStepValues, kMostLowBytes);
   static_assert(kMostBeyondBytes + kMostReadBytes <= kReadAheadBytes);
   int32_t dictionary_bytes, warp_bytes;
 
