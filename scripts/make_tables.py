@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import statistics
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
@@ -152,50 +151,6 @@ def codec_gpu(gpu: Record) -> list[str]:
         if one["codec"] == "auto"
     ]
     return _table(["features", "bytes of a row", "GB/s", "GPU memory", "page-locked memory", "its limit"], rows)
-
-
-def codec_sweep(sweep: Record) -> list[str]:
-    """A row for each width: how much faster than the faster of a copy and index_select."""
-    ratios = {(one["kind"], one["dtype"], one["width"]): one["to_best"] for one in sweep["sweep"]}
-    columns = list(dict.fromkeys((kind, dtype) for kind, dtype, _ in ratios))
-    labels = {"normal": "N(0, 0.1)", "relu": "ReLU", "words": "bag of words"}
-    head = ["width", *(f"{labels[kind]}, {dtype}" for kind, dtype in columns)]
-    rows = [
-        [str(width), *(f"{ratios[kind, dtype, width]:.2f}" for kind, dtype in columns)]
-        for width in dict.fromkeys(width for _, _, width in ratios)
-    ]
-    return _table(head, rows)
-
-
-def codec_small(sweep: Record) -> list[str]:
-    """Times of small gathers, divided by those of the faster of a copy and index_select: over all widths."""
-    rows = []
-    for dtype in dict.fromkeys(one["dtype"] for one in sweep["sweep"]):
-        of_dtype = [one["small_to_best"] for one in sweep["sweep"] if one["dtype"] == dtype and one["small_to_best"]]
-        for count in of_dtype[0]:
-            times = sorted(one[count] for one in of_dtype)
-            rows.append(
-                [dtype, f"{int(count):,}", f"{times[0]:.2f}", f"{statistics.median(times):.2f}", f"{times[-1]:.2f}"]
-            )
-    return _table(["N(0, 0.1)", "ids", "lowest", "median", "highest"], rows)
-
-
-def codec_matrices(sweep: Record) -> list[str]:
-    rows = []
-    for one in sweep["matrices"]:
-        sizes = {"copy": 1.0, "ours": one["size_to_raw"], "nwc": one.get("nwc_to_raw")}
-        names = {"copy": "copy", "ours": f"`{one['codec']}`", "nwc": f"NWC {one['nwc']}"}
-        for method, whole in one["all_gb_per_s"].items():
-            rows.append(
-                [
-                    " x ".join(map(str, one["shape"])),
-                    names[method],
-                    f"{sizes[method]:.3f}",
-                    f"{whole:.0f}",
-                    f"{one['rows_gb_per_s'][method]:.0f}",
-                ]
-            )
-    return _table(["bfloat16 matrix", "method", "size / raw", "whole, GB/s", "random rows, GB/s"], rows)
 
 
 def codec_peers(peers: Record) -> list[str]:
@@ -551,9 +506,6 @@ REGIONS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
     "codec_sizes": ("codec_sizes", codec_sizes),
     "codec_cpu": ("codec_cpu", codec_cpu),
     "codec_gpu": ("codec_gpu", codec_gpu),
-    "codec_sweep": ("codec_sweep", codec_sweep),
-    "codec_small": ("codec_sweep", codec_small),
-    "codec_matrices": ("codec_sweep", codec_matrices),
     "codec_peers": ("codec_peers", codec_peers),
     "gather": ("gather", gather),
     "gather_cpu": ("gather", gather_cpu),
@@ -576,7 +528,6 @@ REGIONS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
             "codec_sizes",
             "codec_cpu",
             "codec_gpu",
-            "codec_sweep",
             "codec_peers",
             "gather",
             "epoch",
