@@ -18,7 +18,8 @@ run() {
   "$python" "scripts/bench_$name.py" --config "configs/bench_$name.yaml" --json "$results/$output.json" \
     --plot "$results/$output.png" "$@" || failed=1
 }
-run codec codec_gpu --set 'sizes.data={}' 'cpu.data={}' 'peers.data={}'
+run codec codec_gpu --set 'sizes.data={}' 'cpu.data={}' 'peers.data={}' 'sweep.widths=[]' 'sweep.matrices=[]'
+run codec codec_sweep --set 'sizes.data={}' 'cpu.data={}' 'gpu.data={}' 'peers.data={}'
 run gather gather
 run epoch epoch
 if "$python" -c 'import accelerate, transformers' 2>/dev/null; then run llm llm; fi
@@ -26,5 +27,5 @@ run dlrm dlrm
 if "$python" -c 'import pylibwholegraph, torch, sys; sys.exit(torch.cuda.device_count() < 2)' 2>/dev/null; then
   run multi_gpu multi_gpu
 fi
-run codec codec_gpu_peers --set 'sizes.data={}' 'cpu.data={}' 'gpu.data={}'
+run codec codec_gpu_peers --set 'sizes.data={}' 'cpu.data={}' 'gpu.data={}' 'sweep.widths=[]' 'sweep.matrices=[]'
 exit "$failed"

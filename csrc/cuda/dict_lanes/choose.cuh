@@ -22,23 +22,37 @@ std::optional<GatherKernel> KernelOfShape(const DictLayout& layout, int32_t lead
                         ? shared_bytes <= MostSharedBytes()
                         : layout.num_values <= Any::kSteps * Any::kStepValues && window_bytes <= Any::kFetchBytes;
   if (!fits) return std::nullopt;
-  const auto* function = whole ? reinterpret_cast<const void*>(&DictLanesKernel<Whole, RowsOutput<Whole>>)
-                               : reinterpret_cast<const void*>(&DictLanesKernel<Any, RowsOutput<Any>>);
+  // With a zero code it makes no difference where low bits start, and little where rows do; and dictionaries for each
+  // column are few: kernels take long to compile.
+  const auto* function = reinterpret_cast<const void*>(&DictLanesKernel<Any, RowsOutput<Any>>);
+  if constexpr (!Form::kZeroCode && !Form::kPerColumn) {
+    if (whole) function = reinterpret_cast<const void*>(&DictLanesKernel<Whole, RowsOutput<Whole>>);
+  }
   return GatherKernel(function, lead_bytes, window_bytes, shared_bytes, Any::kGroups);
 }
 
-// Fewest lanes a row that have it in one step and its payload in one load; long rows take several.
+// The first of these shapes that takes the rows.
+template <typename Float, typename Form, typename... Shapes>
+std::optional<GatherKernel> KernelOfShapes(const DictLayout& layout, int32_t lead_bytes, bool whole) {
+  std::optional<GatherKernel> kernel;
+  static_cast<void>(((kernel = KernelOfShape<Float, Form, Shapes>(layout, lead_bytes, whole)) || ...));
+  return kernel;
+}
+
+// The shape whose lanes and steps a row fills best: it has kLanes * kSteps parts of 16 bytes. Rows of 97 to 128 of
+// these would leave two of six steps empty; of long rows a tile has four.
 template <typename Float, typename Form>
 std::optional<GatherKernel> KernelOfForm(const DictLayout& layout, int32_t lead_bytes, int out_alignment) {
-  const bool whole = (out_alignment | layout.row_bytes) % 16 == 0 && (Form::kZeroCode || layout.codes_bytes() % 4 == 0);
-  if (auto kernel = KernelOfShape<Float, Form, ShortRows<8>>(layout, lead_bytes, whole)) return kernel;
-  if (auto kernel = KernelOfShape<Float, Form, ShortRows<16>>(layout, lead_bytes, whole)) return kernel;
-  if (auto kernel = KernelOfShape<Float, Form, ShortRows<32>>(layout, lead_bytes, whole)) return kernel;
-  if (auto kernel = KernelOfShape<Float, Form, TwoStepRows>(layout, lead_bytes, whole)) return kernel;
-  if (layout.num_values > 512) {
-    if (auto kernel = KernelOfShape<Float, Form, MediumRows<Float>>(layout, lead_bytes, whole)) return kernel;
+  const bool whole = (out_alignment | layout.row_bytes) % 16 == 0 && layout.codes_bytes() % 4 == 0;
+  const bool four_steps = layout.num_values > 96 * Float::kValues && layout.num_values <= 128 * Float::kValues;
+  if (!four_steps) {
+    if (auto kernel =
+            KernelOfShapes<Float, Form, ShortRows<8>, ShortRows<16>, ThreeStepRows<8>, ShortRows<32>, ThreeStepRows<16>,
+                           TwoStepRows, SixStepRows<16>, SixStepRows<32>>(layout, lead_bytes, whole)) {
+      return kernel;
+    }
   }
-  return KernelOfShape<Float, Form, LongRows>(layout, lead_bytes, whole);
+  return KernelOfShapes<Float, Form, LongRows>(layout, lead_bytes, whole);
 }
 
 // What of a request decides whether the fast kernels take its rows, and which.
