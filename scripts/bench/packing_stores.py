@@ -70,7 +70,7 @@ def measure_sizes(config: SizesConfig) -> list[dict[str, Any]]:
 
 def measure_gathers(config: GatherConfig, device: torch.device, keep: Callable[[list[dict[str, Any]]], None]) -> None:
     """Random rows of N(0, 0.1). ms of a gather: of raw rows, ordered, ordering included; and from stores of each
-    precision, and a lossless one; all to float32. Bits are compared first. keep: is given the results so far, after each.
+    precision, and a lossless one; all to float32. Bits are compared first. keep: is given the results so far.
     """
     results: list[dict[str, Any]] = []
     for dim in config.dims:
