@@ -42,7 +42,7 @@ std::optional<GatherKernel> TrimmedKernelOfForm(const DictLayout& layout, const 
   const int32_t lead_bytes = Form::kZeroCode ? rows.slot_bytes : rows.lead_bytes;
   if (!HoldsWhatAllRowsHave<Form>(layout, rows, lead_bytes)) return std::nullopt;
   if (auto kernel = KernelOfShape<Float, Form, ShortRows<32>, false>(layout, lead_bytes, false)) return kernel;
-  if (auto kernel = KernelOfShape<Float, Form, MediumRows<Float>, false>(layout, lead_bytes, false)) return kernel;
+  if (auto kernel = KernelOfShape<Float, Form, SixStepRows<32>, false>(layout, lead_bytes, false)) return kernel;
   return KernelOfShape<Float, Form, LongRows, false>(layout, lead_bytes, false);
 }
 
