@@ -34,14 +34,17 @@ struct RowRef {
   const uint8_t* source = nullptr;
   RowKind kind = RowKind::kNothing;
   bool hit = false;
+  int32_t lead_bytes = 0;  // of a payload, how much to fetch at first
 
   __device__ RowRef Broadcast(int lane) const {
     RowRef ref;
     ref.source =
         reinterpret_cast<const uint8_t*>(__shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(source), lane));
-    const int32_t packed = __shfl_sync(kWholeWarp, 2 * static_cast<int32_t>(kind) + hit, lane);
-    ref.kind = static_cast<RowKind>(packed / 2);
+    static_assert(kMaxRowBytes < 1 << 28, "lead_bytes fits above kind and hit");
+    const int32_t packed = __shfl_sync(kWholeWarp, 8 * lead_bytes + 2 * static_cast<int32_t>(kind) + hit, lane);
+    ref.kind = static_cast<RowKind>(packed / 2 % 4);
     ref.hit = packed % 2;
+    ref.lead_bytes = packed / 8;
     return ref;
   }
 };
@@ -87,6 +90,7 @@ __device__ inline RowRef RowInSlot(const GatherRequest& request, const RowSegmen
   RowRef ref;
   ref.hit = segment.hits;
   ref.source = slot;
+  ref.lead_bytes = request.lead_bytes;
   ref.kind = (__ldg(rows.bitmask + row / 32) >> (row % 32)) & 1 ? RowKind::kPayload : RowKind::kRaw;
   if (ref.kind == RowKind::kRaw && request.slot_bytes < row_bytes) {
     uint32_t index = 0;
@@ -102,11 +106,30 @@ __device__ inline RowRef RowInSlot(const GatherRequest& request, const RowSegmen
   return ref;
 }
 
+// The same of packed rows.
+__device__ inline RowRef PackedRow(const GatherRequest& request, const RowSegment& segment, int64_t row,
+                                   int32_t row_bytes, int64_t position) {
+  const DeviceRows& rows = segment.rows;
+  const PackedPlace place =
+      PlaceOfRow(reinterpret_cast<const PackedRecord*>(rows.bitmask), row, request.packing, row_bytes);
+  RowRef ref;
+  ref.hit = segment.hits;
+  ref.source = rows.slots + place.start;
+  ref.kind = place.is_payload ? RowKind::kPayload : RowKind::kRaw;
+  ref.lead_bytes = static_cast<int32_t>(min(place.bytes, int64_t{request.lead_bytes}));
+  if (place.start + place.bytes > rows.packed_bytes || (place.is_payload && place.bytes > request.slot_bytes)) {
+    ReportError(request, kDamagedRow, position);
+    ref.kind = RowKind::kNothing;
+  }
+  return ref;
+}
+
 // Of the id at this position, which lies at this place.
 __device__ inline RowRef Lookup(const GatherRequest& request, int32_t row_bytes, int64_t position, int64_t place) {
   if (!TouchPlace(request, position, place)) return {};
   const RowSegment& segment = SegmentOf(request, place);
   const int64_t row = place - segment.origin;
+  if (request.packing.is_packed()) return PackedRow(request, segment, row, row_bytes, position);
   return RowInSlot(request, segment, row, segment.rows.slots + row * request.slot_bytes, row_bytes, position);
 }
 
@@ -135,6 +158,12 @@ struct Fetch {
     }
   }
 };
+
+// What reading a raw row reads.
+__device__ inline int32_t RawRowBytes(const GatherRequest& request, int32_t row_bytes) {
+  const bool overflows = request.slot_bytes < row_bytes && !request.packing.is_packed();
+  return row_bytes + (overflows ? kOverflowIndexBytes : 0);
+}
 
 // A payload fits its slot and is shorter than the row; whatever asks for more is damaged.
 __device__ inline int32_t PayloadLimit(const GatherRequest& request, int32_t row_bytes) {
@@ -223,7 +252,7 @@ __global__ void __launch_bounds__(kThreads)
     if (ref.kind == RowKind::kPayload) {
       const int32_t skew = static_cast<int32_t>(reinterpret_cast<uintptr_t>(ref.source) % kLoadBytes);
       first.base = ref.source - skew;
-      first.end = RoundUp(min(skew + request.lead_bytes, window_bytes), kLoadBytes);
+      first.end = RoundUp(min(skew + ref.lead_bytes, window_bytes), kLoadBytes);
       fetch.Start(first.base, 0, first.end, lane);
       if (!ref.hit) store_bytes += first.end;
     }
@@ -257,7 +286,7 @@ __global__ void __launch_bounds__(kThreads)
         if (fetched < 0 && lane == i) ReportError(request, kDamagedRow, position);  // the lane that looked it up
       } else if (ref.kind == RowKind::kRaw) {
         CopyRaw(ref.source, row_bytes, out, aligned, lane);
-        fetched = row_bytes + (request.slot_bytes < row_bytes ? kOverflowIndexBytes : 0);
+        fetched = RawRowBytes(request, row_bytes);
       }
       if (fetched < 0 || ref.kind == RowKind::kNothing) ZeroRow(row_bytes, out, aligned, lane);
       if (!ref.hit && fetched > 0) store_bytes += fetched;

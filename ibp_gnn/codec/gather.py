@@ -142,7 +142,8 @@ class GpuGather:
             segments.append(reads.shared.segment(first_place=num_cached, origin=num_cached, hits=True))
             num_cached += reads.shared.rows.num_rows
         segments.append(reads.store.segment(first_place=num_cached, origin=reads.store_offset, hits=False))
-        slot_bytes = reads.store.rows.slot_bytes
+        rows = reads.store.rows
+        slot_bytes, (unit_bytes, least_bytes) = rows.slot_bytes, rows.packing or (0, 0)
         return _native.cuda().make_gather_plan(
             codec=form.native,
             segments=segments,
@@ -157,6 +158,8 @@ class GpuGather:
             order_from_bytes=_ORDER_FOOTPRINT_BYTES,
             order_from_misses=_ORDER_MIN_MISSES,
             owners=(form, reads, self._counters, self._touched),
+            unit_bytes=unit_bytes,
+            least_bytes=least_bytes,
         )
 
     def remap(self, store: MappedRows, *, lead_bytes: int, cache: CompressedRows | None = None) -> Remap:

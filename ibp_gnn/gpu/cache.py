@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..codec.compressed_rows import CompressedRows
+from .. import _native
+from ..codec.compressed_rows import CompressedRows, bitmask_bytes
 from ..codec.gather import GatherStats, GpuGather, Remap, ids_on_gpu
 from ..codec.values import as_ids, check_ids_on_cpu, prepare_out, resolve_device
 from ..store.feature_store import CompressedFeatureStore
@@ -354,22 +355,25 @@ def hot_order(
 
 
 def fixed_bytes(store: CompressedFeatureStore, is_prefix: bool) -> int:
-    """GPU bytes of a cache that do not depend on how many rows it has: table of places, the store's bitmask, codec."""
+    """GPU bytes of a cache that do not depend on how many rows it has: table of places, the store's bitmask or directory,
+    codec."""
     table = 0 if is_prefix and store.slot_of is None else 4 * len(store)
     return table + store.rows.bitmask.numel() + store.codec.form.device_nbytes
 
 
 def bytes_of_each(store: CompressedFeatureStore, ids: torch.Tensor) -> torch.Tensor:
-    """ids: int64 [n] on the CPU. Returns int64 [n]: the bytes of slot and overflow row of each."""
-    rows = store.rows
-    return rows.slot_bytes + rows.overflows(store.to_slots(ids)).to(torch.int64) * rows.row_bytes
+    """ids: int64 [n] on the CPU. Returns int64 [n]: the bytes of slot and overflow row of each, or of packed ones."""
+    return store.rows.bytes_of_each(store.to_slots(ids).to(torch.int64))
 
 
 def bytes_of_first(store: CompressedFeatureStore, order: torch.Tensor) -> torch.Tensor:
     """order: int64 [n] on the CPU. Returns int64 [n]: the bytes of `CompressedRows` of its first 1, 2, ..., n rows."""
     rows, count = store.rows, torch.arange(1, len(order) + 1, device="cpu")
-    empty = CompressedRows.empty(0, rows.row_bytes, rows.slot_bytes, 0).nbytes
-    return empty + torch.cumsum(bytes_of_each(store, order), 0) + (count + 31) // 32 * 4
+    empty = rows.select(order[:0]).nbytes
+    per_word = 32 if rows.packing is None else _native.cpu.ROWS_PER_RECORD
+    word_bytes = bitmask_bytes(1, rows.packing)
+    words = (count + per_word - 1) // per_word * word_bytes
+    return empty + torch.cumsum(bytes_of_each(store, order), 0) + words
 
 
 def rows_that_fit(

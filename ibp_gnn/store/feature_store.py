@@ -140,7 +140,7 @@ class CompressedFeatureStore(TensorLike):
         features: torch.Tensor | np.ndarray,
         codec: str | Codec = "auto",
         *,
-        layout: Layout = "compact",
+        layout: Layout | Literal["auto"] = "compact",
         order: torch.Tensor | np.ndarray | None = None,
         pin: bool | str = "auto",
         chunk_rows: int | None = None,
@@ -154,7 +154,8 @@ class CompressedFeatureStore(TensorLike):
                 values of this moment: no gradient goes through a store.
             codec: a name, fitted on a sample here, or a fitted Codec of the same dtype and row shape.
             layout: "compact" = slots of the length that makes slots and overflow rows smallest; "inplace" = slots as
-                long as a raw row.
+                long as a raw row; "packed" = rows end to end, without slots: smaller where payloads differ in length,
+                but such a store cannot be updated; "auto" = "packed" if that takes at least 2 % less than "compact".
             order: [n] int32/int64, every id once, hottest first: the row of node order[s] goes to slot s. None: node
                 i's row goes to slot i. Ids stay what they are; a store in this order is cheaper to cache and to read.
             pin: "auto" = page-lock the rows at the first gather to a GPU, and warn and copy through a staging buffer if
@@ -172,7 +173,7 @@ class CompressedFeatureStore(TensorLike):
         """
         job = Job.check(features, codec, layout, order, chunk_rows, progress)
         rows, lead_bytes = build_in_memory(job)
-        store = cls(job.codec, rows, lead_bytes, pin, job.slot_of, layout=layout)
+        store = cls(job.codec, rows, lead_bytes, pin, job.slot_of, layout=job.layout)
         _logger.debug("built %s", store)
         warn_if_larger(store.nbytes, store.raw_nbytes, stacklevel=2)
         return store
@@ -305,8 +306,8 @@ class CompressedFeatureStore(TensorLike):
 
         Raises:
             IndexError: names the first bad id.
-            ValueError: repeated ids, other shapes and dtypes, a store whose rows are in a file, or in memory that torch
-                shares.
+            ValueError: repeated ids, other shapes and dtypes, a store whose rows are packed, in a file, or in memory
+                that torch shares.
             TypeError: ids or rows of another type.
             PinError, OSError, or torch's OutOfMemoryError: there is no room for a larger overflow area or for what is
                 to be written.
@@ -314,6 +315,11 @@ class CompressedFeatureStore(TensorLike):
                 are shared (naming the one that does), and while GPUs of another process read them in place.
         """
         held = self._held
+        if held.packing is not None:
+            raise ValueError(
+                "update: want rows in slots, got packed rows, which lie end to end and leave no room for longer ones; "
+                "build the store with layout='compact'"
+            )
         if not self._writable:
             raise ValueError(
                 "update: want rows in memory of this process alone, got a store whose rows are in a file or in shared "
@@ -610,15 +616,17 @@ class CompressedFeatureStore(TensorLike):
 
     @property
     def layout(self) -> Layout:
-        """What `build` was asked for. A file holds the slots' length alone: of one whose slots are as long as a row it
-        is "inplace"."""
+        """What `build` was asked for, or "auto" has taken. A file holds the slots' length alone: of one whose slots are
+        as long as a row it is "inplace"."""
+        if self._held.packing is not None:
+            return "packed"
         if self._layout is not None:
             return self._layout
         return "compact" if self.slot_bytes < self.codec.row_bytes else "inplace"
 
     @property
     def slot_bytes(self) -> int:
-        """Length of each row's slot."""
+        """Length of each row's slot; of packed rows, of the longest payload."""
         return self._held.slot_bytes
 
     @property

@@ -50,7 +50,7 @@ class StoreConfig:
     path: str | None = None
     """A store file of these features, from `ibp-gnn build`, to read instead; codec and layout are the file's then."""
     codec: str = "auto"
-    layout: Literal["compact", "inplace"] = "compact"
+    layout: Literal["compact", "inplace", "packed", "auto"] = "compact"
     pin: bool | Literal["auto"] = "auto"
 
     def check_codec(self, section: str) -> None:

@@ -43,13 +43,13 @@ __device__ __forceinline__ Batch ListRows(const GatherRequest& request, int32_t 
   if (mine.kind == RowKind::kPayload) {
     entry.skew = static_cast<uint8_t>(reinterpret_cast<uintptr_t>(mine.source) % Lanes::kBaseAlign);
     entry.base = mine.source - entry.skew;
-    entry.end = static_cast<uint16_t>(entry.skew + request.lead_bytes);
+    entry.end = static_cast<uint16_t>(entry.skew + mine.lead_bytes);
     entries[payloads_before] = entry;
     if (!mine.hit) counts.store_bytes += RoundUp(entry.end, kLoadBytes);
   } else {
     entries[batch.num_payloads + lane - payloads_before] = entry;
     if (mine.kind == RowKind::kRaw && !mine.hit) {
-      counts.store_bytes += row_bytes + (request.slot_bytes < row_bytes ? kOverflowIndexBytes : 0);
+      counts.store_bytes += RawRowBytes(request, row_bytes);
     }
   }
   counts.hits += mine.kind != RowKind::kNothing && mine.hit;

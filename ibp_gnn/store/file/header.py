@@ -9,8 +9,8 @@ A store file holds what a CompressedFeatureStore holds. All integers are little 
     sections   one after the other, each filled up with zeros to a multiple of 4096, so that each can be memory-mapped:
       tables    the codec's tables, one after the other, in the order of the description
       slot_of   int32 [num_rows], the slot of each node id; a permutation; of length 0 if node i is in slot i
-      bitmask   as in csrc/core/format.h
-      slots     as there, with its slack
+      bitmask   as in csrc/core/format.h; of packed rows, their directory as in csrc/core/packed_rows.h
+      slots     as there, with its slack; packed rows take data_bytes and their slack
       overflow  as there, with its slack
     checksums  uint32 [blocks], the CRC-32 (as in zlib) of each block of each section in turn, the zeros after a section
                included. A block is block_bytes long, the last of a section may be shorter.
@@ -21,6 +21,7 @@ With that, every bit of the file is under a checksum. The description is an obje
     sizes; num_rows, num_overflow, slot_bytes; lead_bytes: how much of a slot a GPU fetches first; block_bytes;
     codec: {kind, parameters: {name: value}, tables: [{name, dtype, shape}]}, the parts of its form (codec/registry.py);
     sections: [{name, offset, bytes}] in the order above; offset: from the start of the first; bytes: without the zeros
+    packed: of packed rows alone: {unit_bytes, least_bytes, data_bytes}
 
 A file may come from anyone. No length or offset of it is used before it has been compared with the one that follows
 from the other members, which there is exactly one of, and with the length of the file. It holds no code.
@@ -34,7 +35,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,9 @@ import torch
 
 from ... import _native
 from ...codec.codec import Codec
+from ...codec.compressed_rows import bitmask_bytes
 from ...codec.forms import short
+from ...codec.packing import Packing
 from ...codec.registry import FORMS
 from ...codec.values import dtype_from_name
 
@@ -97,6 +100,8 @@ class StoreHeader:
     codec_kind: str
     codec_parameters: dict[str, Any]
     tables: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, dtype, shape
+    packing: Packing | None = None
+    packed_bytes: int = 0  # of packed rows, without slack
     block_bytes: int = BLOCK_BYTES
     data_offset: int = 0  # where in the file the first section starts
 
@@ -107,6 +112,7 @@ class StoreHeader:
     def members(self) -> dict[str, Any]:
         """The description."""
         tables = [{"name": name, "dtype": dtype, "shape": list(shape)} for name, dtype, shape in self.tables]
+        packed = {} if self.packing is None else {**self.packing._asdict(), "data_bytes": self.packed_bytes}
         return {
             "byte_order": "little",
             "row_format": _native.cpu.FORMAT_VERSION,
@@ -122,6 +128,7 @@ class StoreHeader:
                 {"name": section.name, "offset": section.offset - self.data_offset, "bytes": section.nbytes}
                 for section in self.sections.values()
             ],
+            **({"packed": packed} if packed else {}),
         }
 
     @property
@@ -134,11 +141,12 @@ class StoreHeader:
 
     def _sections_from(self, offset: int) -> Iterator[Section]:
         slack = _native.cpu.SLACK_BYTES
+        slots = self.num_rows * self.slot_bytes if self.packing is None else self.packed_bytes + self.slot_bytes
         lengths = {
             "tables": self.table_bytes,
             "slot_of": 4 * self.num_rows if self.ordered else 0,
-            "bitmask": (self.num_rows + 31) // 32 * 4,
-            "slots": self.num_rows * self.slot_bytes + slack,
+            "bitmask": bitmask_bytes(self.num_rows, self.packing),
+            "slots": slots + slack,
             "overflow": self.num_overflow * self.row_bytes + slack,
         }
         first_block = 0
@@ -179,9 +187,17 @@ class StoreHeader:
 
 
 def describe(
-    codec: Codec, *, num_rows: int, num_overflow: int, slot_bytes: int, lead_bytes: int, ordered: bool
+    codec: Codec,
+    *,
+    num_rows: int,
+    num_overflow: int,
+    slot_bytes: int,
+    lead_bytes: int,
+    ordered: bool,
+    packing: Packing | None = None,
+    data_bytes: int = 0,
 ) -> StoreHeader:
-    """The header of a store with this codec."""
+    """The header of a store with this codec. data_bytes: of packed rows."""
     tables = tuple((name, table.dtype.name, table.shape) for name, table in codec.form.tables().items())
     header = StoreHeader(
         codec.dtype,
@@ -194,6 +210,8 @@ def describe(
         codec.kind,
         codec.form.parameters(),
         tables,
+        packing,
+        data_bytes if packing is not None else 0,
     )
     _check(header)
     length = len(_text(header))
@@ -286,6 +304,11 @@ def _from_members(members: Any) -> StoreHeader:
         "codec": dict,
         "sections": list,
     }
+    packing, packed_bytes = None, 0
+    if isinstance(members, dict) and "packed" in members:
+        packed = members.pop("packed")
+        _check_members("packed", packed, {"unit_bytes": int, "least_bytes": int, "data_bytes": int})
+        packing, packed_bytes = Packing(packed["unit_bytes"], packed["least_bytes"]), packed["data_bytes"]
     _check_members("description", members, wanted)
     codec = members["codec"]
     _check_members("codec", codec, {"kind": str, "parameters": dict, "tables": list})
@@ -328,6 +351,8 @@ def _from_members(members: Any) -> StoreHeader:
         codec["kind"],
         codec["parameters"],
         tuple(tables),
+        packing,
+        packed_bytes,
         members["block_bytes"],
     )
 
@@ -342,7 +367,9 @@ def _check(header: StoreHeader) -> None:
 
     within("row_bytes", header.row_bytes, 1, most_bytes)
     within("num_rows", header.num_rows, 0, (2**31 - 1) if header.ordered else _MAX_ROWS)
-    compact = header.slot_bytes < header.row_bytes
+    if header.packing is not None:
+        _check_packed(header.packing, header, within)
+    compact = header.slot_bytes < header.row_bytes and header.packing is None
     within("slot_bytes", header.slot_bytes, _native.cpu.OVERFLOW_INDEX_BYTES if compact else 1, most_bytes)
     within("lead_bytes", header.lead_bytes, 0, header.slot_bytes)
     within("num_overflow", header.num_overflow, 0, min(header.num_rows, 2**32 - 1) if compact else 0)
@@ -351,6 +378,18 @@ def _check(header: StoreHeader) -> None:
         raise FormatError(f"block_bytes: want a multiple of {_PAGE}, got {header.block_bytes}")
     most_table_bytes = max(form.most_table_bytes_per_row_byte for form in FORMS.values()) * header.row_bytes
     within("table bytes", header.table_bytes, 0, most_table_bytes)
+
+
+def _check_packed(packing: Packing, header: StoreHeader, within: Callable[[str, int, int, int], None]) -> None:
+    within("slot_bytes", header.slot_bytes, 1, header.row_bytes)
+    within("unit_bytes", packing.unit_bytes, 1, header.row_bytes)
+    within("least_bytes", packing.least_bytes, 0, header.slot_bytes)
+    if packing.least_bytes % packing.unit_bytes:
+        raise FormatError(f"least_bytes: want a multiple of {packing.unit_bytes}, got {packing.least_bytes}")
+    most_rows = 1 << _native.cpu.PACKED_START_BITS
+    within("num_rows", header.num_rows, 0, most_rows)
+    most_bytes = header.num_rows * (header.row_bytes + packing.unit_bytes)
+    within("data_bytes", header.packed_bytes, header.num_rows * packing.least_bytes, min(most_bytes, 2 * most_rows))
 
 
 def _check_members(what: str, members: Any, wanted: dict[str, type]) -> None:

@@ -118,9 +118,10 @@ class StoreWriter:
             self.sections[name].write(data.view(-1).view(torch.uint8).numpy().data)
 
     def write_rows(self, part: CompressedRows) -> None:
-        """part: the next rows; their number is a multiple of 32, but for the last ones."""
+        """part: the next rows; their number is a multiple of 32 (of packed rows: those of a record), but for the last
+        ones."""
         self.write("bitmask", part.bitmask)
-        self.write("slots", part.slots[: part.num_rows * part.slot_bytes])
+        self.write("slots", part.slots[: part.data_bytes])
         self.write("overflow", part.overflow[: part.num_overflow * part.row_bytes])
 
     def finish(self) -> None:
@@ -164,6 +165,7 @@ class _Snapshot:
             self.codec, self.lead_bytes, self.slot_of = store.codec, store.lead_bytes, store.slot_of
             self.num_rows, self.slot_bytes = rows.num_rows, rows.slot_bytes
             self.num_overflow = rows.count_overflows()
+            self.packing, self.data_bytes = rows.packing, rows.data_bytes
             self._copied = rows.select(torch.arange(rows.num_rows, device="cpu")) if copy else None
 
     def parts(self) -> Iterator[CompressedRows]:
@@ -171,15 +173,15 @@ class _Snapshot:
         if self._copied is not None:
             yield self._copied
             return
-        step = max(32, _PART_BYTES // (self.slot_bytes + self.codec.row_bytes) // 32 * 32)
-        num_overflow = 0
+        step = max(96, _PART_BYTES // (self.slot_bytes + self.codec.row_bytes) // 96 * 96)  # whole words and records
+        num_overflow = data_bytes = 0
         for first in range(0, self.num_rows, step):
             ids = torch.arange(first, min(first + step, self.num_rows), device="cpu")
             with self._store.lock:
                 if self._store.version != self._version:
                     raise _ChangedError
-                part = self._store.rows.select(ids, first_overflow=num_overflow)
-            num_overflow += part.num_overflow
+                part = self._store.rows.select(ids, first_overflow=num_overflow, first_start=data_bytes)
+            num_overflow, data_bytes = num_overflow + part.num_overflow, data_bytes + part.data_bytes
             yield part
 
 
@@ -190,6 +192,8 @@ def _write_file(path: Path, rows: _Snapshot) -> None:
         num_overflow=rows.num_overflow,
         slot_bytes=rows.slot_bytes,
         lead_bytes=rows.lead_bytes,
+        packing=rows.packing,
+        data_bytes=rows.data_bytes,
         ordered=rows.slot_of is not None,
     )
     check_space(path, header.file_bytes)
