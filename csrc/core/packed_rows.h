@@ -32,7 +32,7 @@ struct alignas(16) PackedRecord {
 };
 static_assert(sizeof(PackedRecord) == kSectorBytes && kRecordStartBits + kRowsPerRecord == 64);
 
-// unit_bytes 0: rows lie in slots.
+// unit_bytes: a power of two. 0: rows lie in slots.
 struct Packing {
   int32_t unit_bytes = 0;
   int32_t least_bytes = 0;
@@ -91,18 +91,23 @@ IBP_HOST_DEVICE PackedPlace PlaceOfRow(const PackedRecord* directory, int64_t ro
   return place;
 }
 
+// Whether a row lies where the directory has it: what is damaged may be anywhere. packed_bytes: that all rows take.
+IBP_HOST_DEVICE bool IsPlace(const PackedPlace& place, const Packing& packing, int32_t slot_bytes,
+                             int64_t packed_bytes) {
+  return place.start + place.bytes <= packed_bytes && (place.start & (packing.unit_bytes - 1)) == 0 &&
+         (!place.is_payload || place.bytes <= slot_bytes);
+}
+
 // The buffers of num_rows packed rows; lengths in bytes. Returns how many bytes the rows take.
 inline int64_t CheckPackedBuffers(int64_t row_bytes, int64_t num_rows, int64_t slot_bytes, const Packing& packing,
                                   int64_t rows_length, const void* directory, int64_t directory_length) {
-  if (packing.unit_bytes < 1 || packing.least_bytes < 0 || packing.least_bytes % packing.unit_bytes != 0) {
-    Throw<ArgumentError>("packing: want a unit of at least 1 byte and a multiple of it, got ", packing.unit_bytes,
-                         " and ", packing.least_bytes);
+  const int32_t unit = packing.unit_bytes;
+  if (unit < 1 || (unit & (unit - 1)) != 0 || packing.least_bytes < 0 || packing.least_bytes % unit != 0) {
+    Throw<ArgumentError>("packing: want a unit that is a power of two, and a multiple of it, got ", unit, " and ",
+                         packing.least_bytes);
   }
   if (slot_bytes < 1 || slot_bytes > row_bytes || packing.least_bytes > slot_bytes) {
     Throw<ArgumentError>("slot_bytes: want ", packing.least_bytes, " to ", row_bytes, ", got ", slot_bytes);
-  }
-  if (packing.unit_bytes > kMaxRowBytes) {
-    Throw<ArgumentError>("unit_bytes: want at most ", kMaxRowBytes, ", got ", packing.unit_bytes);
   }
   if (num_rows < 0 || num_rows > (int64_t{1} << kRecordStartBits)) {
     Throw<ArgumentError>("num_rows: want 0 to ", int64_t{1} << kRecordStartBits, ", got ", num_rows);

@@ -14,8 +14,7 @@ namespace {
 // The place of a row, which lies in the buffer.
 PackedPlace CheckedPlace(const SlotRows& rows, int64_t slot) {
   const PackedPlace place = PlaceOfRow(rows.directory(), slot, rows.packing, rows.row_bytes);
-  const bool fits = !place.is_payload || place.bytes <= rows.slot_bytes;
-  if (!fits || place.start + place.bytes > rows.packed_bytes) {
+  if (!IsPlace(place, rows.packing, rows.slot_bytes, rows.packed_bytes)) {
     Throw<FormatError>("slot ", slot, ": want a place of at most ", rows.slot_bytes, " bytes in ", rows.packed_bytes,
                        ", got ", place.bytes, " from ", place.start, " on");
   }

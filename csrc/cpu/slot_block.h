@@ -100,8 +100,7 @@ class SlotBlock {
   // id: for the message.
   void FetchPacked(int64_t i, int64_t slot, int64_t id) {
     const PackedPlace place = PlaceOfRow(rows_.directory(), slot, rows_.packing, rows_.row_bytes);
-    const bool fits = !place.is_payload || place.bytes <= rows_.slot_bytes;
-    if (!fits || place.start + place.bytes > rows_.packed_bytes) {
+    if (!IsPlace(place, rows_.packing, rows_.slot_bytes, rows_.packed_bytes)) {
       Throw<FormatError>("row ", id, ": want a place of at most ", rows_.slot_bytes, " bytes in ", rows_.packed_bytes,
                          ", got ", place.bytes, " from ", place.start, " on");
     }

@@ -34,17 +34,17 @@ struct RowRef {
   const uint8_t* source = nullptr;
   RowKind kind = RowKind::kNothing;
   bool hit = false;
-  int32_t lead_bytes = 0;  // of a payload, how much to fetch at first
+  int32_t payload_limit = 0;  // of a payload: a longer one is damaged
 
   __device__ RowRef Broadcast(int lane) const {
     RowRef ref;
     ref.source =
         reinterpret_cast<const uint8_t*>(__shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(source), lane));
-    static_assert(kMaxRowBytes < 1 << 28, "lead_bytes fits above kind and hit");
-    const int32_t packed = __shfl_sync(kWholeWarp, 8 * lead_bytes + 2 * static_cast<int32_t>(kind) + hit, lane);
+    static_assert(kMaxRowBytes < 1 << 28, "payload_limit fits above kind and hit");
+    const int32_t packed = __shfl_sync(kWholeWarp, 8 * payload_limit + 2 * static_cast<int32_t>(kind) + hit, lane);
     ref.kind = static_cast<RowKind>(packed / 2 % 4);
     ref.hit = packed % 2;
-    ref.lead_bytes = packed / 8;
+    ref.payload_limit = packed / 8;
     return ref;
   }
 };
@@ -83,6 +83,11 @@ __device__ inline const RowSegment& SegmentOf(const GatherRequest& request, int6
   return request.segments[at];
 }
 
+// A payload fits its slot and is shorter than the row; whatever asks for more is damaged.
+__device__ inline int32_t PayloadLimit(const GatherRequest& request, int32_t row_bytes) {
+  return min(request.slot_bytes, row_bytes - 1);
+}
+
 // Row number `row` of the segment, of the id at this position; its slot is read from `slot`.
 __device__ inline RowRef RowInSlot(const GatherRequest& request, const RowSegment& segment, int64_t row,
                                    const uint8_t* slot, int32_t row_bytes, int64_t position) {
@@ -90,7 +95,7 @@ __device__ inline RowRef RowInSlot(const GatherRequest& request, const RowSegmen
   RowRef ref;
   ref.hit = segment.hits;
   ref.source = slot;
-  ref.lead_bytes = request.lead_bytes;
+  ref.payload_limit = PayloadLimit(request, row_bytes);
   ref.kind = (__ldg(rows.bitmask + row / 32) >> (row % 32)) & 1 ? RowKind::kPayload : RowKind::kRaw;
   if (ref.kind == RowKind::kRaw && request.slot_bytes < row_bytes) {
     uint32_t index = 0;
@@ -116,8 +121,8 @@ __device__ inline RowRef PackedRow(const GatherRequest& request, const RowSegmen
   ref.hit = segment.hits;
   ref.source = rows.slots + place.start;
   ref.kind = place.is_payload ? RowKind::kPayload : RowKind::kRaw;
-  ref.lead_bytes = static_cast<int32_t>(min(place.bytes, int64_t{request.lead_bytes}));
-  if (place.start + place.bytes > rows.packed_bytes || (place.is_payload && place.bytes > request.slot_bytes)) {
+  ref.payload_limit = static_cast<int32_t>(min(place.bytes, int64_t{row_bytes} - 1));
+  if (!IsPlace(place, request.packing, request.slot_bytes, rows.packed_bytes)) {
     ReportError(request, kDamagedRow, position);
     ref.kind = RowKind::kNothing;
   }
@@ -165,17 +170,13 @@ __device__ inline int32_t RawRowBytes(const GatherRequest& request, int32_t row_
   return row_bytes + (overflows ? kOverflowIndexBytes : 0);
 }
 
-// A payload fits its slot and is shorter than the row; whatever asks for more is damaged.
-__device__ inline int32_t PayloadLimit(const GatherRequest& request, int32_t row_bytes) {
-  return min(request.slot_bytes, row_bytes - 1);
-}
-
 // The first bytes of one payload in shared memory. Bytes count from `base`, the last kLoadBytes boundary before the
 // slot; loads may touch neighbouring slots or the slack, never anything outside the buffer.
 struct FirstBytes {
   const uint8_t* base = nullptr;
   uint8_t* shared = nullptr;
   int32_t end = 0;
+  int32_t payload_limit = 0;  // as of RowRef
 };
 
 // Copies a raw row from any byte address, reading whole aligned words.
@@ -249,10 +250,11 @@ __global__ void __launch_bounds__(kThreads)
   auto start_fetch = [&](const RowRef& ref) {
     FirstBytes first;
     first.shared = shared_window;
+    first.payload_limit = ref.payload_limit;
     if (ref.kind == RowKind::kPayload) {
       const int32_t skew = static_cast<int32_t>(reinterpret_cast<uintptr_t>(ref.source) % kLoadBytes);
       first.base = ref.source - skew;
-      first.end = RoundUp(min(skew + ref.lead_bytes, window_bytes), kLoadBytes);
+      first.end = RoundUp(min(skew + min(request.lead_bytes, ref.payload_limit), window_bytes), kLoadBytes);
       fetch.Start(first.base, 0, first.end, lane);
       if (!ref.hit) store_bytes += first.end;
     }

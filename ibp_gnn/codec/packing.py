@@ -35,15 +35,13 @@ class PackingChoice(NamedTuple):
 
 
 # Starts at any byte: to align them to 4 takes 1.5 bytes a row.
-_LEAST_UNIT_BYTES = 1
+LEAST_UNIT_BYTES = 1
 
 
-def best_packing(
-    histogram: torch.Tensor, row_bytes: int, least_unit_bytes: int = _LEAST_UNIT_BYTES
-) -> PackingChoice:
+def best_packing(histogram: torch.Tensor, row_bytes: int) -> PackingChoice:
     """The choice with which the rows take the fewest bytes, or nearly so (csrc/cpu/packing.h). histogram: from
-    `payload_histogram`. least_unit_bytes: a power of two."""
-    slot, unit, least, total = _native.cpu.best_packing(histogram.numpy(), row_bytes, least_unit_bytes)
+    `payload_histogram`."""
+    slot, unit, least, total = _native.cpu.best_packing(histogram.numpy(), row_bytes, LEAST_UNIT_BYTES)
     return PackingChoice(Packing(unit, least), slot, total)
 
 

@@ -372,7 +372,7 @@ __device__ __forceinline__ void FlagLongRows(const LaneView<Lanes>& view, const 
     const int32_t planes = Lanes::kZeroCode ? view.EscapeByteAfter(tile.row_lows[r]) : view.fixed_escape_byte;
     const int32_t needed = planes + view.layout.EscapeBytes(tile.escapes_before[r]) + tile.plain_before[r];
     const int i = first_row + r * Lanes::kGroups + view.group;
-    if (needed > min(view.payload_limit, int32_t{tile.rows[r].end}) && i < num_payloads) {
+    if (needed > tile.rows[r].end && i < num_payloads) {
       any_long = true;
       if (view.group_lane == 0) view.entries[i].lane |= kLongFlag;
     }

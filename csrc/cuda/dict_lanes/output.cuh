@@ -51,9 +51,9 @@ struct RowsOutput {
 
   // Called by whole warps. Of these, StorePayload decodes a payload of any length where it lies; it returns false for a
   // damaged one, and leaves the row unspecified.
-  __device__ __forceinline__ bool StorePayload(const DeviceDictCodec& codec, uint8_t* row,
-                                               const uint8_t* source) const {
-    return DecodeInPlace<typename Lanes::Word>(codec, request, source, row);
+  __device__ __forceinline__ bool StorePayload(const DeviceDictCodec& codec, uint8_t* row, const uint8_t* source,
+                                               int32_t payload_limit) const {
+    return DecodeInPlace<typename Lanes::Word>(codec, request, source, payload_limit, row);
   }
   __device__ __forceinline__ void StoreRaw(uint8_t* row, const uint8_t* source, int lane) const {
     CopyRaw(source, row_bytes, row, alignment % 4 == 0, lane);

@@ -43,7 +43,7 @@ __device__ __forceinline__ Batch ListRows(const GatherRequest& request, int32_t 
   if (mine.kind == RowKind::kPayload) {
     entry.skew = static_cast<uint8_t>(reinterpret_cast<uintptr_t>(mine.source) % Lanes::kBaseAlign);
     entry.base = mine.source - entry.skew;
-    entry.end = static_cast<uint16_t>(entry.skew + mine.lead_bytes);
+    entry.end = static_cast<uint16_t>(entry.skew + min(request.lead_bytes, mine.payload_limit));
     entries[payloads_before] = entry;
     if (!mine.hit) counts.store_bytes += RoundUp(entry.end, kLoadBytes);
   } else {
@@ -80,12 +80,12 @@ __device__ __forceinline__ void StoreOtherRows(const DeviceDictCodec& codec, con
     bool whole = ref.kind == RowKind::kRaw;
     if (ref.kind == RowKind::kPayload) {
       if constexpr (!Lanes::kZeroCode) {  // with a zero code the whole slot was fetched
-        whole = output.StorePayload(codec, row, ref.source);
+        whole = output.StorePayload(codec, row, ref.source, ref.payload_limit);
         __syncwarp();  // what it wrote of a damaged row is written over
       }
       if (lane == of_lane) {
         if (!whole) ReportError(request, kDamagedRow, batch.position);
-        if (!Lanes::kZeroCode && !ref.hit) counts.store_bytes += PayloadLimit(request, codec.layout.row_bytes);
+        if (!Lanes::kZeroCode && !ref.hit) counts.store_bytes += ref.payload_limit;
       }
     } else if (whole) {
       output.StoreRaw(row, ref.source, lane);

@@ -384,6 +384,8 @@ def _check_packed(packing: Packing, header: StoreHeader, within: Callable[[str, 
     within("slot_bytes", header.slot_bytes, 1, header.row_bytes)
     within("unit_bytes", packing.unit_bytes, 1, header.row_bytes)
     within("least_bytes", packing.least_bytes, 0, header.slot_bytes)
+    if packing.unit_bytes & (packing.unit_bytes - 1):
+        raise FormatError(f"unit_bytes: want a power of two, got {packing.unit_bytes}")
     if packing.least_bytes % packing.unit_bytes:
         raise FormatError(f"least_bytes: want a multiple of {packing.unit_bytes}, got {packing.least_bytes}")
     most_rows = 1 << _native.cpu.PACKED_START_BITS

@@ -57,7 +57,7 @@ def after_parts(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> 
     monkeypatch.setattr(writing.StoreWriter, "write", hooked)
 
 
-@pytest.mark.parametrize("layout", ["compact", "inplace"])
+@pytest.mark.parametrize("layout", ["compact", "inplace", "packed"])
 @pytest.mark.parametrize("ordered", [False, True], ids=["by_id", "ordered"])
 def test_parts_make_the_bytes_of_the_whole(ordered: bool, layout: str, tmp_path: Path, monkeypatch: Any) -> None:
     order = torch.randperm(NUM_ROWS, generator=torch.Generator().manual_seed(7)) if ordered else None
