@@ -312,8 +312,10 @@ class CompressedRows:
         for first in range(0, len(ids), rows_per_copy):
             part = slice(first, first + rows_per_copy)
             records = slice(_native.cpu.directory_bytes(first), _native.cpu.directory_bytes(first + rows_per_copy))
-            rows = out if out.device.type == "cpu" else CompressedRows.packed(
-                lengths[part], self.row_bytes, self.slot_bytes, self.packing
+            rows = (
+                out
+                if out.device.type == "cpu"
+                else CompressedRows.packed(lengths[part], self.row_bytes, self.slot_bytes, self.packing)
             )
             _native.cpu.copy_packed(
                 **self._packed_arguments(),

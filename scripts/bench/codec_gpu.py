@@ -200,5 +200,7 @@ def decode(gather: GpuGather, blocks: int, ids: torch.Tensor, out: torch.Tensor)
     return out
 
 
-def gather_from(source: CompressedFeatureStore | CompressedGPUCache, ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+def gather_from(
+    source: CompressedFeatureStore | CompressedGPUCache, ids: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
     return source.gather(ids, out=out)

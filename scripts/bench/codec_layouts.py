@@ -85,9 +85,7 @@ def packing_is_taken(store: CompressedFeatureStore, raw: torch.Tensor) -> bool:
         return chosen.layout == "packed"
 
 
-def _speed(
-    stores: dict[str, CompressedFeatureStore], raw: torch.Tensor, config: Layouts
-) -> dict[str, dict[str, Any]]:
+def _speed(stores: dict[str, CompressedFeatureStore], raw: torch.Tensor, config: Layouts) -> dict[str, dict[str, Any]]:
     device = torch.device("cuda", torch.cuda.current_device())
     row_bytes = raw.shape[1] * raw.element_size()
     hits = [torch.randint(len(raw), (config.hit_ids,), device=device) for _ in range(config.id_sets)]
@@ -113,9 +111,7 @@ def _speed(
                 of_misses[f"{layout} {blocks}"] = functools.partial(decode, store.gather_on(device), blocks)
         check_bits(of_misses, misses, raw, out)
         times = interleaved_ms(of_misses, misses, out, config.repeats)
-    miss_ms = {
-        name: min(times[f"{name} {blocks}"] for blocks in config.blocks) for name in ("copy", *stores)
-    }
+    miss_ms = {name: min(times[f"{name} {blocks}"] for blocks in config.blocks) for name in ("copy", *stores)}
     results = {}
     for layout, store in stores.items():
         store.reset_stats()

@@ -51,7 +51,7 @@ def test_any_dtype(dtype: torch.dtype, codec: str) -> None:
     check(store, (0, 5), dtype)
 
 
-@pytest.mark.parametrize("layout", ["compact", "inplace", "packed"])
+@pytest.mark.parametrize("layout", ["compact", "inplace"])
 @pytest.mark.parametrize("row_shape", [(), (1,), (3, 4), (600,)], ids=str)
 def test_any_shape(row_shape: tuple[int, ...], layout: str) -> None:
     for features in (torch.zeros(0, *row_shape), np.zeros((0, *row_shape), np.float32)):

@@ -144,9 +144,7 @@ def _compress_to(
         os.close(fd)
 
 
-def _room_for(
-    job: Job, plan: Plan, chunk: build.PlacedChunk, overflow_done: int, data_done: int
-) -> CompressedRows:
+def _room_for(job: Job, plan: Plan, chunk: build.PlacedChunk, overflow_done: int, data_done: int) -> CompressedRows:
     """For the rows of a chunk. overflow_done, data_done: overflow rows, and bytes of slots, of those before it."""
     row_bytes = job.codec.row_bytes
     if plan.packing is None:
