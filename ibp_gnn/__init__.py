@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .gpu.budget import share_budget
     from .gpu.cache import CompressedGPUCache
     from .gpu.prefetch import Prefetcher
+    from .gpu.prefetch_trial import PrefetchTrial
     from .graphbolt import GraphBoltFeatureStore
     from .integrations.dgl_classic import attach, detach, fetch
     from .store.feature_store import CompressedFeatureStore
@@ -53,6 +54,7 @@ _LAZY_NAMES = {
     "GatherStats": ".codec.gather",
     "GraphBoltFeatureStore": ".graphbolt",
     "PinError": ".store.pinned",
+    "PrefetchTrial": ".gpu.prefetch_trial",
     "Prefetcher": ".gpu.prefetch",
     "RowSource": ".store.row_source",
     "attach": ".integrations.dgl_classic",
@@ -75,6 +77,7 @@ __all__ = [
     "FormatError",
     "GatherStats",
     "PinError",
+    "PrefetchTrial",
     "Prefetcher",
     "RowSource",
     "share_budget",

@@ -206,6 +206,16 @@ void BindCopyPacked(const CpuVector<const uint8_t>& rows, int32_t row_bytes, int
   CopyPackedRows(packed, slots.data(), Length(slots), out, threads);
 }
 
+template <typename Id>
+bool BindStageIds(const CpuVector<const Id>& ids, int64_t num_rows, const CpuVector<int32_t>& out) {
+  if (num_rows < 1 || num_rows > int64_t{1} << 31) {
+    Throw<ArgumentError>("num_rows: want 1 to ", int64_t{1} << 31, ", got ", num_rows);
+  }
+  CheckEqual("out", Length(ids), Length(out));
+  const NoGil no_gil;
+  return StageIds(ids.data(), Length(ids), num_rows, out.data());
+}
+
 void BindDecode(const RowCodec& codec, const CpuVector<const uint8_t>& slots, int64_t slot_bytes,
                 const CpuVector<const uint8_t>& bitmask, const CpuVector<const uint8_t>& overflow, int64_t num_rows,
                 const CpuVector<const int64_t>& ids, const CpuMatrix<uint8_t>& out, int threads,
@@ -313,6 +323,10 @@ NB_MODULE(_cpu, m) {
         nb::arg("bitmask").noconvert(), nb::arg("overflow").noconvert(), nb::arg("num_rows"),
         nb::arg("ids").noconvert(), nb::arg("out").noconvert(), nb::arg("threads"), nb::arg("path") = "",
         nb::arg("slot_of").noconvert() = nb::none(), nb::arg("unit_bytes") = 0, nb::arg("least_bytes") = 0);
+  m.def("stage_ids", &BindStageIds<int64_t>, nb::arg("ids").noconvert(), nb::arg("num_rows"),
+        nb::arg("out").noconvert(), "Copies ids, and returns whether they all lie in [0, num_rows).");
+  m.def("stage_ids", &BindStageIds<int32_t>, nb::arg("ids").noconvert(), nb::arg("num_rows"),
+        nb::arg("out").noconvert());
   m.attr("POOL_PIECE_IDS") = kPieceIds;
   m.def("pool", &BindPool, nb::arg("codec"), nb::arg("slots").noconvert(), nb::arg("slot_bytes"),
         nb::arg("bitmask").noconvert(), nb::arg("overflow").noconvert(), nb::arg("num_rows"),

@@ -61,4 +61,19 @@ void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& row
 // Position of the first id outside [0, num_rows), or -1.
 int64_t FirstBadId(const int64_t* ids, int64_t num_ids, int64_t num_rows);
 
+// Copies ids, which must lie in [0, num_rows), and returns whether they do: in one pass, by this thread alone. num_rows
+// is at most 2^31. If another thread writes to `ids` meanwhile, what is checked is what is copied.
+template <typename Id>
+bool StageIds(const Id* ids, int64_t num_ids, int64_t num_rows, int32_t* out) {
+  // The sign of any of these numbers is that of a bad id.
+  Id any = 0;
+  const Id last = static_cast<Id>(num_rows - 1);
+  for (int64_t i = 0; i < num_ids; ++i) {
+    const Id id = ids[i];
+    any |= id | static_cast<Id>(last - (id < 0 ? Id{0} : id));
+    out[i] = static_cast<int32_t>(id);
+  }
+  return any >= 0;
+}
+
 }  // namespace ibp

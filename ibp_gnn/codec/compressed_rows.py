@@ -33,7 +33,7 @@ class CompressedRows:
     bitmask: uint8 [bitmask_bytes(num_rows)], bit i = 1: slot i holds a payload, 0: a raw row or an overflow index
     overflow: uint8 [num_overflow * row_bytes + SLACK_BYTES], raw rows that do not fit their slot
     packing: None, or how packed rows lie (csrc/core/packed_rows.h). Then `slots` has them end to end, slot_bytes is the
-        length of the longest payload, `bitmask` is their directory, and no row overflows. Packed rows cannot be updated.
+        length of the longest payload, `bitmask` is their directory, and no row overflows. They cannot be updated.
 
     Example:
         >>> codec = ibp_gnn.Codec.fit(torch.zeros(100, 16))
@@ -48,7 +48,7 @@ class CompressedRows:
     slots: torch.Tensor
     bitmask: torch.Tensor
     overflow: torch.Tensor
-    packing: Packing | None = None
+    packing: Packing | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Raises FormatError for buffers that are too short: GPU kernels get addresses and cannot check."""
@@ -135,7 +135,7 @@ class CompressedRows:
         """
         directory, end = lay_out(payload_bytes, row_bytes, slot_bytes, packing, first_start)
         slots, overflow = _room(end - first_start, device, slack=slot_bytes), _room(0, device)
-        return cls(len(payload_bytes), row_bytes, slot_bytes, slots, directory.to(device), overflow, packing)
+        return cls(len(payload_bytes), row_bytes, slot_bytes, slots, directory.to(device), overflow, packing=packing)
 
     @property
     def device(self) -> torch.device:

@@ -60,7 +60,8 @@ def describe(store: CompressedFeatureStore) -> str:
     """
     form = store.codec.form
     tables = [(name, table.shape, zlib.crc32(table.tobytes())) for name, table in sorted(form.tables().items())]
-    return f"{store.shape} {store.dtype} {store.slot_bytes} {store.rows.packing} {store.codec.kind} {form.parameters()} {tables}"
+    lie = f"{store.slot_bytes} {store.rows.packing}"
+    return f"{store.shape} {store.dtype} {lie} {store.codec.kind} {form.parameters()} {tables}"
 
 
 def require_same(value: str, what: str, group: distributed.ProcessGroup | None = None) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from .. import _native
 from ..codec.compressed_rows import CompressedRows, bitmask_bytes
-from ..codec.gather import GatherStats, GpuGather, Remap, ids_on_gpu
+from ..codec.gather import GatherStats, GpuGather, Remap, checked_ids_on_gpu
 from ..codec.values import as_ids, check_ids_on_cpu, prepare_out, resolve_device
 from ..store.feature_store import CompressedFeatureStore
 from ..store.order import hottest_first
@@ -35,7 +35,7 @@ class CompressedGPUCache(TensorLike):
         1 True
     """
 
-    _INTERNAL = frozenset("prepare_update prepare_move commit_update release plan".split())
+    _INTERNAL = frozenset("prepare_update prepare_move commit_update release plan gather_to_kept".split())
 
     def __init__(
         self,
@@ -141,12 +141,22 @@ class CompressedGPUCache(TensorLike):
         target = resolve_device(device, ids.device)
         if target != self.device:
             return self.store.gather(ids, device=target, out=out)
-        check_ids_on_cpu(ids, len(self.store))
         with self.store.lock:
             gather = self._open.gather
+            ids = checked_ids_on_gpu(ids, target, len(self.store))
             out = prepare_out(out, (ids.shape[0], *self.store.codec.row_shape), self.dtype, target)
-            gather.gather(ids_on_gpu(ids, target), out)
+            gather.gather(ids, out)
         return out
+
+    def gather_to_kept(self, ids: torch.Tensor, out: torch.Tensor) -> None:
+        """For the Prefetcher: as `gather`, with checked ids; out: on this cache's GPU or another one, and its memory is
+        not used again before the current stream has written it."""
+        if out.device != self.device:
+            return self.store.gather_to_kept(ids, out)
+        with self.store.lock:
+            gather = self._open.gather
+            gather.gather(checked_ids_on_gpu(ids, out.device, len(self.store)), out, out_is_kept=True)
+        return None
 
     def gather_on(self, device: torch.device) -> GpuGather:
         """The kernel's plan for a device: this cache's, or the store's. Call it with the store's `lock` held."""
@@ -355,8 +365,8 @@ def hot_order(
 
 
 def fixed_bytes(store: CompressedFeatureStore, is_prefix: bool) -> int:
-    """GPU bytes of a cache that do not depend on how many rows it has: table of places, the store's bitmask or directory,
-    codec."""
+    """GPU bytes of a cache that do not depend on how many rows it has: table of places, bitmask or directory of the
+    store, codec."""
     table = 0 if is_prefix and store.slot_of is None else 4 * len(store)
     return table + store.rows.bitmask.numel() + store.codec.form.device_nbytes
 

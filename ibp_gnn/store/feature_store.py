@@ -18,7 +18,7 @@ from .. import _renamed
 from ..codec import dispatch
 from ..codec.codec import Codec
 from ..codec.compressed_rows import CompressedRows
-from ..codec.gather import GatherStats, GpuGather, MappedRows, ids_on_gpu
+from ..codec.gather import GatherStats, GpuGather, MappedRows, checked_ids_on_gpu
 from ..codec.slot_length import least_lead_bytes
 from ..codec.values import as_ids, as_tensor, check_ids_on_cpu, prepare_out, resolve_device, to_bytes
 from ..concurrency.fork_safe_lock import ForkSafeLock
@@ -66,7 +66,9 @@ class CompressedFeatureStore(TensorLike):
         True
     """
 
-    _INTERNAL = frozenset("add_cache remove_cache copy_of overflows gather_on mapped_rows to_slots can_map".split())
+    _INTERNAL = frozenset(
+        "add_cache remove_cache copy_of overflows gather_on gather_to_kept mapped_rows to_slots can_map".split()
+    )
 
     def __new__(cls, *parts: Any, **named: Any) -> CompressedFeatureStore:
         """Refuses what is no part of a store, features for one. (Unpickling calls it without arguments.)"""
@@ -267,7 +269,6 @@ class CompressedFeatureStore(TensorLike):
             ValueError: an `out` that does not fit, or after `close`.
             RuntimeError: an `out` that needs grad, or a GPU that torch cannot use.
         """
-        num_rows = len(self)
         ids = as_ids(ids, advice=INDEX_ADVICE)
         target = resolve_device(device, ids.device)
         if target.type == "cuda":
@@ -279,13 +280,25 @@ class CompressedFeatureStore(TensorLike):
                 self._check_file_rows(ids)
                 dispatch.decode_on_cpu(self.codec.form, self._held, ids, to_bytes(out), self._slot_of)
             return out
-        check_ids_on_cpu(ids, num_rows)
-        with self.lock:
-            if self._pin_now(target):
-                self.gather_on(target).gather(ids_on_gpu(ids, target), out)
-            else:
-                self._gather_staged(ids, out, target)
+        self._gather_to_gpu(ids, out)
         return out
+
+    def gather_to_kept(self, ids: torch.Tensor, out: torch.Tensor) -> None:
+        """For the Prefetcher: as `gather`; out: on a GPU, and its memory is not used again before the current stream
+        has written it."""
+        self._check_process()
+        self._gather_to_gpu(ids, out, out_is_kept=True)
+
+    def _gather_to_gpu(self, ids: torch.Tensor, out: torch.Tensor, *, out_is_kept: bool = False) -> None:
+        num_rows, device = len(self), out.device
+        if not self.is_pinned():
+            check_ids_on_cpu(ids, num_rows)  # before the rows are page-locked, which takes time
+        with self.lock:
+            if self._pin_now(device):
+                on_gpu = checked_ids_on_gpu(ids, device, num_rows)
+                self.gather_on(device).gather(on_gpu, out, out_is_kept=out_is_kept)
+            else:
+                self._gather_staged(ids, out, device)
 
     def update(self, ids: torch.Tensor | np.ndarray, rows: torch.Tensor | np.ndarray) -> None:
         """Writes new rows over old ones. Every gather from now on, by a GPU cache of this store, too, gives these rows

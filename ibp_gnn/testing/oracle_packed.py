@@ -19,7 +19,7 @@ def places(
         >>> places(record.view(np.uint8), 2, row_bytes=64, unit_bytes=4, least_bytes=8)
         [(100, 20, True), (120, 64, False)]
     """
-    found = []
+    found: list[tuple[int, int, bool]] = []
     for record in directory.view(RECORD):
         word = int(record["start_and_kinds"])
         at = word & ((1 << START_BITS) - 1)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from ibp_gnn import CompressedFeatureStore, CompressedGPUCache
-from ibp_gnn.codec import packing
 from ibp_gnn.config import setting
 
 from .codec_gpu import Method, check_bits, decode, gather_from, interleaved_ms

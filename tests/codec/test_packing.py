@@ -136,7 +136,9 @@ def test_damaged_directories_are_refused() -> None:
         with pytest.raises(FormatError, match=f"want a place of at most {packed.slot_bytes} bytes"):
             call(*arguments)
     with pytest.raises(FormatError, match="bitmask: want at least 160 bytes, got 159"):
-        CompressedRows(100, 132, packed.slot_bytes, packed.slots, packed.bitmask[:-1], packed.overflow, packed.packing)
+        CompressedRows(
+            100, 132, packed.slot_bytes, packed.slots, packed.bitmask[:-1], packed.overflow, packing=packed.packing
+        )
 
 
 def test_rows_that_change_after_they_were_measured_are_named() -> None:
