@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from ... import _native
 from ...codec.codec import Codec
 from ...codec.compressed_rows import CompressedRows
 from ...concurrency.read_write_lock import ReadWriteLock
@@ -173,7 +174,8 @@ class _Snapshot:
         if self._copied is not None:
             yield self._copied
             return
-        step = max(96, _PART_BYTES // (self.slot_bytes + self.codec.row_bytes) // 96 * 96)  # whole words and records
+        whole = 32 if self.packing is None else _native.cpu.ROWS_PER_RECORD
+        step = max(whole, _PART_BYTES // (self.slot_bytes + self.codec.row_bytes) // whole * whole)
         num_overflow = data_bytes = 0
         for first in range(0, self.num_rows, step):
             ids = torch.arange(first, min(first + step, self.num_rows), device="cpu")
