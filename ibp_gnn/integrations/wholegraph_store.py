@@ -79,7 +79,8 @@ class DistributedFeatureStore:
             FormatError: the store's file is damaged.
             ImportError: pylibwholegraph is not installed.
             RuntimeError: no GPU, or another process cannot read its rows.
-            ValueError: a bad argument, packed rows, or processes whose stores have other shapes or codecs. Rows are not compared.
+            ValueError: a bad argument, packed rows, or processes whose stores have other shapes or codecs. Rows are not
+                compared.
         """
         if location not in ("cuda", "cpu"):
             raise ValueError(f"location: want cuda or cpu, got {location!r}")

@@ -110,8 +110,9 @@ class TrainConfig:
     """Sampling processes; 0 samples in the training process, on one thread (see OneThreadSampler)."""
     prefetch: bool = False
     """Fetch the features of the next batch while this one trains (ibp_gnn.Prefetcher). Of `loop: dgl`, with one node
-    type. On a GPU the first steps measure whether that pays; if not, it switches itself off, and the log says so. The record's fetch time is then what training does not hide: on a GPU how long its stream waits for features,
-    and copies labels and blocks; on the CPU, where nothing overlaps, all of it."""
+    type. On a GPU the first steps measure whether that pays; if not, it switches itself off, and the log says so. The
+    record's fetch time is then what training does not hide: on a GPU how long its stream waits for features, and copies
+    labels and blocks; on the CPU, where nothing overlaps, all of it."""
     graph_memory: Literal["cuda", "cpu"] = "cuda"
     """Of `loop: wholegraph`: where the graph lies: shared out over the GPUs of a machine, or in its page-locked
     memory."""
