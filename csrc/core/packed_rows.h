@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "core/bits.h"
 #include "core/check.h"
@@ -39,7 +40,7 @@ struct Packing {
 
   IBP_HOST_DEVICE constexpr bool is_packed() const { return unit_bytes != 0; }
   IBP_HOST_DEVICE constexpr int64_t RawBytes(int32_t row_bytes) const {
-    return CeilDiv(row_bytes, unit_bytes) * unit_bytes;
+    return (int64_t{row_bytes} + unit_bytes - 1) & ~int64_t{unit_bytes - 1};
   }
 };
 
@@ -61,31 +62,52 @@ IBP_HOST_DEVICE uint32_t AddBytes(uint32_t x, uint32_t y) {
 #endif
 }
 
+// A record in registers, the units four to a word.
+struct LoadedRecord {
+  uint64_t start_and_kinds;
+  uint32_t units[kRowsPerRecord / 4];
+
+  IBP_HOST_DEVICE explicit LoadedRecord(const PackedRecord* record) {
+#if defined(__CUDA_ARCH__)
+    // All lanes read records of their own, and a load of 16 bytes takes as long as one of 4.
+    const uint4* halves = reinterpret_cast<const uint4*>(record);
+    const uint4 head = __ldg(halves), tail = __ldg(halves + 1);
+    start_and_kinds = head.x | uint64_t{head.y} << 32;
+    units[0] = head.z, units[1] = head.w;
+    units[2] = tail.x, units[3] = tail.y, units[4] = tail.z, units[5] = tail.w;
+#else
+    start_and_kinds = record->start_and_kinds;
+    std::memcpy(units, record->units, sizeof(units));
+#endif
+  }
+};
+
 IBP_HOST_DEVICE PackedPlace PlaceOfRow(const PackedRecord* directory, int64_t row, const Packing& packing,
                                        int32_t row_bytes) {
-  const PackedRecord* record = directory + row / kRowsPerRecord;
+  const LoadedRecord record(directory + row / kRowsPerRecord);
   const int index = static_cast<int>(row % kRowsPerRecord);
-  const uint32_t kinds = static_cast<uint32_t>(record->start_and_kinds >> kRecordStartBits);
+  const uint32_t kinds = static_cast<uint32_t>(record.start_and_kinds >> kRecordStartBits);
   const uint32_t before = kinds & LowMask<uint32_t>(index);
 #if defined(__CUDA_ARCH__)
   const int payloads_before = __popc(before);
 #else
   const int payloads_before = __builtin_popcount(before);
 #endif
-  const uint32_t* words = reinterpret_cast<const uint32_t*>(record->units);
-  uint32_t units_before = 0;
+  uint32_t units_before = 0, own = 0;  // own: the word that has the row's
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
   for (int w = 0; w < kRowsPerRecord / 4; ++w) {
     const int rows = index - 4 * w;
-    units_before = AddBytes(units_before, rows > 0 ? words[w] & LowMask<uint32_t>(8 * rows) : 0);
+    units_before = AddBytes(units_before, rows > 0 ? record.units[w] & LowMask<uint32_t>(8 * rows) : 0);
+    if (rows >= 0) own = record.units[w];
   }
+  const uint32_t units = (own >> (index % 4 * 8)) & 0xff;
   PackedPlace place;
   const int64_t raw_bytes = packing.RawBytes(row_bytes);
   place.is_payload = (kinds >> index) & 1;
-  place.bytes = place.is_payload ? packing.least_bytes + int64_t{record->units[index]} * packing.unit_bytes : raw_bytes;
-  place.start = static_cast<int64_t>(record->start_and_kinds & LowMask<uint64_t>(kRecordStartBits)) +
+  place.bytes = place.is_payload ? packing.least_bytes + int64_t{units} * packing.unit_bytes : raw_bytes;
+  place.start = static_cast<int64_t>(record.start_and_kinds & LowMask<uint64_t>(kRecordStartBits)) +
                 int64_t{payloads_before} * packing.least_bytes + int64_t{units_before} * packing.unit_bytes +
                 (index - payloads_before) * raw_bytes;
   return place;

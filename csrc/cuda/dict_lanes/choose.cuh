@@ -10,14 +10,12 @@ namespace ibp {
 
 // What of a request decides whether the fast kernels take its rows, and which.
 struct RowsToGather {
-  bool aligned;         // slots start at sectors and are multiples of 4 bytes, or rows are packed
-  int32_t start_bytes;  // payloads start at multiples of it
+  bool aligned;  // slots start at sectors, and all rows at multiples of 4 bytes
   int32_t slot_bytes, lead_bytes;
   int out_alignment;
 
   RowsToGather(const GatherRequest& request, int out_alignment_)
-      : aligned(request.packing.is_packed() || request.slot_bytes % 4 == 0),
-        start_bytes(request.packing.unit_bytes % 4 == 0 ? 4 : 1),
+      : aligned((request.packing.is_packed() ? request.packing.unit_bytes : request.slot_bytes) % 4 == 0),
         slot_bytes(request.slot_bytes),
         lead_bytes(request.lead_bytes),
         out_alignment(out_alignment_) {
@@ -33,8 +31,8 @@ std::optional<GatherKernel> KernelOfShape(const DictLayout& layout, const RowsTo
   using Whole = DictLanes<Float, Form, Shape, true>;
   using Any = DictLanes<Float, Form, Shape, false>;
   static_assert(kMostSharedBytes / kWarpsPerBlock <= UINT16_MAX, "RowEntry::end holds the end of any window");
-  // A payload starts up to kBaseAlign - start_bytes into its window.
-  const int32_t window_bytes = RoundUp(rows.lead_bytes + Any::kBaseAlign - rows.start_bytes, kLoadBytes);
+  // A payload starts up to kBaseAlign - 4 bytes into its window.
+  const int32_t window_bytes = RoundUp(rows.lead_bytes + Any::kBaseAlign - 4, kLoadBytes);
   const size_t shared_bytes = DictShared<Any>(layout, window_bytes).block_bytes();
   const bool fits = Any::kLongRows
                         ? shared_bytes <= MostSharedBytes()

@@ -24,7 +24,6 @@ struct LaneView {
   const int lane, group, group_lane;
   const int32_t num_values, codes_bytes;
   const int32_t payload_limit;      // of what was fetched of a row, how much can be its payload
-  const bool any_start;             // payloads start at any byte
   const int32_t fixed_escape_byte;  // where escape codes start in a payload, without a zero code
   const ulonglong2* dictionaries;   // one for each column, as LoadDictionaries has them
   RowEntry* entries;                // the list
@@ -47,7 +46,6 @@ struct LaneView {
         num_values(layout.num_values),
         codes_bytes(layout.codes_bytes()),
         payload_limit(min(request.lead_bytes, PayloadLimit(request, layout.row_bytes))),
-        any_start(request.packing.unit_bytes % 4 != 0),
         fixed_escape_byte(EscapeByteAfter(layout.num_values)),
         dictionaries(reinterpret_cast<const ulonglong2*>(shared)) {
     const DictShared<Lanes> parts(layout, window_bytes);
@@ -109,8 +107,7 @@ struct LaneView {
 // The first bytes of the next tile's payloads, on their way.
 // Invariant: between Start(tile) and Finish(tile) the list does not change. A lane stores exactly what it loaded, bytes
 // [0, end) rounded up to kLoadBytes: at most the window, since `end` is (shared.cuh). What it loads besides the payload
-// lies in neighbouring slots or in the slack behind them. Payloads that start at any byte are moved down to a multiple
-// of 4, as all that reads windows expects them.
+// lies in neighbouring slots or in the slack behind them.
 template <typename Lanes>
 struct FetchTile {
   uint4 loaded[Lanes::kRows][Lanes::kLoads];
@@ -135,35 +132,15 @@ struct FetchTile {
 #pragma unroll
       for (int load = 0; load < Lanes::kLoads; ++load) {
         const int32_t at = (load * Lanes::kLanes + view.group_lane) * kLoadBytes;
-        uint4 x = loaded[r][load];
-        if (view.any_start) x = ShiftDown(x, NextWord(view, r, load, entry), entry.skew % 4);
-        if (at < entry.end) *reinterpret_cast<uint4*>(window + at) = x;
+        if (at < entry.end) *reinterpret_cast<uint4*>(window + at) = loaded[r][load];
       }
       if constexpr (Lanes::kLongRows) {  // only their first bytes are fetched ahead
         for (int32_t at = Lanes::kFetchBytes + view.group_lane * kLoadBytes; at < entry.end;
              at += Lanes::kLanes * kLoadBytes) {
-          uint4 x = LoadGlobal(entry.base + at);
-          if (view.any_start) x = ShiftDown(x, LoadGlobalWord(entry.base + at + kLoadBytes), entry.skew % 4);
-          *reinterpret_cast<uint4*>(window + at) = x;
+          *reinterpret_cast<uint4*>(window + at) = LoadGlobal(entry.base + at);
         }
       }
     }
-  }
-
- private:
-  // The word behind the lane's 16 bytes: the first one of the next lane, or of the first lane's next load. Called by
-  // whole warps.
-  __device__ __forceinline__ uint32_t NextWord(const LaneView<Lanes>& view, int r, int load,
-                                               const RowEntry& entry) const {
-    uint32_t mine = loaded[r][load].x;
-    if (view.group_lane == 0) {
-      if (load + 1 < Lanes::kLoads) {
-        mine = loaded[r][load + 1 < Lanes::kLoads ? load + 1 : load].x;
-      } else if (Lanes::kLongRows && Lanes::kFetchBytes < entry.end) {
-        mine = LoadGlobalWord(entry.base + Lanes::kFetchBytes);
-      }
-    }
-    return __shfl_sync(kWholeWarp, mine, (view.group_lane + 1) % Lanes::kLanes, Lanes::kLanes);
   }
 };
 
@@ -180,8 +157,7 @@ struct TileRows {
 #pragma unroll
     for (int r = 0; r < Lanes::kRows; ++r) {
       rows[r] = view.entries[tile + r * Lanes::kGroups + view.group];
-      rows[r].end -= rows[r].skew;  // of the payload, which starts at a multiple of 4
-      rows[r].skew &= ~3;
+      rows[r].end -= rows[r].skew;  // of what was fetched of the payload
     }
     if constexpr (Lanes::kZeroCode && Lanes::kLongRows) {
       row_lows[0] = view.CountCodes(rows[0].skew, [&](uint32_t nibbles) { return view.codes.NotZeros(nibbles); });

@@ -20,8 +20,7 @@
 namespace ibp {
 
 // A row of a batch. Its payload starts `skew` bytes after `base`, a kBaseAlign boundary; [0, end) from there is
-// fetched. end is 0 for what is no payload. skew is a multiple of 4, as slots are; that of packed rows may be any. In
-// its window a payload starts at the multiple of 4 before.
+// fetched. end is 0 for what is no payload. skew is a multiple of 4, as slots are.
 struct alignas(16) RowEntry {
   const uint8_t* base;
   uint32_t position;  // in the output
@@ -58,18 +57,6 @@ __device__ __forceinline__ uint4 LoadGlobal(const uint8_t* address) {
   uint4 x;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(address));
   return x;
-}
-
-__device__ __forceinline__ uint32_t LoadGlobalWord(const uint8_t* address) {
-  uint32_t x;
-  asm volatile("ld.global.u32 %0, [%1];" : "=r"(x) : "l"(address));
-  return x;
-}
-
-// The 16 bytes that start `by` bytes into x, which `next` follows. by: 0 to 3.
-__device__ __forceinline__ uint4 ShiftDown(const uint4& x, uint32_t next, int by) {
-  return make_uint4(__funnelshift_r(x.x, x.y, 8 * by), __funnelshift_r(x.y, x.z, 8 * by),
-                    __funnelshift_r(x.z, x.w, 8 * by), __funnelshift_r(x.w, next, 8 * by));
 }
 
 // The same, but the compiler does not compute it anew wherever it is used, for which it would take many instructions.
