@@ -8,6 +8,7 @@ import torch
 
 from ibp_gnn import Codec, CompressedRows, FormatError, _native
 from ibp_gnn.codec import dispatch
+from ibp_gnn.codec import packing as packing_module
 from ibp_gnn.codec.packing import Packing, as_lengths, best_packing, lay_out, packed_store_bytes
 from ibp_gnn.codec.slot_length import payload_histogram
 from ibp_gnn.testing import assert_bitwise_equal, oracle_packed, special_rows
@@ -26,7 +27,11 @@ def total(lengths: list[int], row_bytes: int, slot_bytes: int, packing: Packing)
 
 @pytest.mark.parametrize("spread", [1, 20, 300, 3000])
 @pytest.mark.parametrize("row_bytes", [7, 64, 4000])
-def test_no_other_unit_takes_fewer_bytes(row_bytes: int, spread: int) -> None:
+@pytest.mark.parametrize("least_unit", [1, 4])
+def test_no_other_unit_takes_fewer_bytes(
+    row_bytes: int, spread: int, least_unit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing_module, "LEAST_UNIT_BYTES", least_unit)
     generator = torch.Generator().manual_seed(row_bytes + spread)
     middle = torch.randint(0, row_bytes, (1,), generator=generator)
     lengths = (middle + torch.randint(0, spread, (500,), generator=generator)).to(torch.int32)
@@ -35,6 +40,8 @@ def test_no_other_unit_takes_fewer_bytes(row_bytes: int, spread: int) -> None:
     assert data_bytes == total(given, row_bytes, slot_bytes, packing)
     fewest = sum(given)
     for unit in (1, 2, 4, 8, 16, 32, 64):
+        if unit < least_unit:
+            continue
         for least in range(0, min(max(min(given), 1), row_bytes - 1) + 1, unit):
             longest = min(least + 255 * unit, row_bytes - 1)
             assert data_bytes <= 1.001 * total(given, row_bytes, longest, Packing(unit, least)) + unit
@@ -45,7 +52,7 @@ def test_a_few_long_payloads_are_raw_rows() -> None:
     """Decoders keep room for the longest payload of all."""
     lengths = torch.tensor([100] * 5000 + [390], dtype=torch.int32)
     packing, slot_bytes, data_bytes = best_packing(payload_histogram(lengths, 400), 400)
-    assert (packing, slot_bytes, data_bytes) == (Packing(1, 100), 100, 5000 * 100 + 400)
+    assert (packing, slot_bytes, data_bytes) == (Packing(4, 100), 100, 5000 * 100 + 400)
 
 
 def test_packed_store_bytes_are_those_of_the_rows() -> None:
