@@ -35,8 +35,7 @@ class PackingChoice(NamedTuple):
 
 
 # Where the fast kernels want payloads to start. It takes 1.5 bytes a row. Rows that start at any byte would have to be
-# moved down on their way to shared memory: bench_codec's hits of bfloat16 rows were then 8 to 16 % slower than those of
-# slots.
+# moved down on their way to shared memory: hits of dense rows were then 8 to 16 % slower than those of slots.
 LEAST_UNIT_BYTES = 4
 
 

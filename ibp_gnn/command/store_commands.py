@@ -38,7 +38,7 @@ def add_to(subparsers: Any) -> None:
         "--layout",
         choices=("compact", "inplace", "packed", "auto"),
         default="compact",
-        help="default: compact; packed: rows end to end, which cannot be updated; auto: packed if it saves 2%% more",
+        help="default: compact; packed: rows end to end, which cannot be updated; auto: packed if it saves 15%% more",
     )
     build.add_argument(
         "--order",

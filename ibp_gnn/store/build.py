@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 Layout = Literal["compact", "inplace", "packed"]
 _LAYOUTS = ("compact", "inplace", "packed", "auto")
-_WORTH_PACKING = 0.98  # of what a compact store takes: rows that are packed cannot be updated
+# Of what a compact store takes. Packed rows cannot be updated, and they start anywhere in a memory sector: where their
+# lengths are nearly equal, a GPU reads them more slowly than slots (bench_codec, section layouts). So bytes have to win
+# clearly.
+_WORTH_PACKING = 0.85
 _PACKED_STEP = 96  # rows: whole words of a bitmask, whole records of a directory
 
 

@@ -157,7 +157,7 @@ class CompressedFeatureStore(TensorLike):
             codec: a name, fitted on a sample here, or a fitted Codec of the same dtype and row shape.
             layout: "compact" = slots of the length that makes slots and overflow rows smallest; "inplace" = slots as
                 long as a raw row; "packed" = rows end to end, without slots: smaller where payloads differ in length,
-                but such a store cannot be updated; "auto" = "packed" if that takes at least 2 % less than "compact".
+                but such a store cannot be updated; "auto" = "packed" if that takes at least 15 % less than "compact".
             order: [n] int32/int64, every id once, hottest first: the row of node order[s] goes to slot s. None: node
                 i's row goes to slot i. Ids stay what they are; a store in this order is cheaper to cache and to read.
             pin: "auto" = page-lock the rows at the first gather to a GPU, and warn and copy through a staging buffer if

@@ -179,7 +179,12 @@ def test_bad_ids(ids: object, error: type, message: str) -> None:
             r"masked array.*features.filled\(VALUE\)",
         ),
         (torch.eye(3).to_sparse(), {}, TypeError, r"want a dense tensor, got .*; features.to_dense\(\)"),
-        (torch.zeros(4, 2), {"layout": "dense"}, ValueError, "layout: want 'compact' or 'inplace', got 'dense'"),
+        (
+            torch.zeros(4, 2),
+            {"layout": "dense"},
+            ValueError,
+            r"layout: want one of \['compact', 'inplace', 'packed', 'auto'\], got 'dense'",
+        ),
         (torch.zeros(4, 2), {"codec": "zip"}, ValueError, r"codec: want one of \['auto', 'dict', 'ibp'\], got 'zip'"),
         (torch.zeros(4, 2), {"codec": 3}, TypeError, "codec: want a name or a Codec, got int"),
         (torch.zeros(4, 2), {"pin": "yes"}, ValueError, "pin: want True, False or 'auto', got 'yes'"),

@@ -40,9 +40,11 @@ def test_rows_take_what_their_payloads_take() -> None:
 
 
 @pytest.mark.parametrize("codec", ["auto", "dict", "ibp"])
-def test_auto_takes_what_is_smaller_by_two_percent(codec: str) -> None:
+def test_auto_takes_what_is_clearly_smaller(codec: str) -> None:
     assert build(sparse_rows(), "auto", codec=codec).layout == "packed"
-    assert build(torch.randn(ROWS, 300), "auto", codec=codec).layout == "compact"  # payloads are of nearly one length
+    # Payloads of nearly one length; and of some more.
+    assert build(torch.randn(ROWS, 300), "auto", codec=codec).layout == "compact"
+    assert build(torch.randn(ROWS, 128).bfloat16(), "auto", codec=codec).layout == "compact"
     assert build(torch.zeros(0, 4), "auto", codec=codec).layout == "compact"
     fitted = build(sparse_rows(), codec=codec).codec
     assert build(sparse_rows(), "auto", codec=fitted).layout == "packed"
@@ -127,4 +129,5 @@ def test_hits_and_misses(dtype: torch.dtype, width: int, least_unit: int, monkey
                 lengths = store.rows.bytes_of_each(ids).sum()
                 store.reset_stats()
                 store.gather(ids.cuda())
-                assert int(lengths) <= store.stats().pcie_bytes <= int(lengths) + 5000 * 64
+                # Whole loads around each row; what a window does not hold is read again.
+                assert int(lengths) <= store.stats().pcie_bytes <= 2 * int(lengths) + 5000 * 64
