@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from . import graphbolt as graphbolt
     from . import hotness as hotness
     from . import offload as offload
+    from . import packing as packing
     from . import pyg as pyg
     from . import wholegraph as wholegraph
     from ._native import FormatError
@@ -63,7 +64,7 @@ _LAZY_NAMES = {
     "share_budget": ".gpu.budget",
 }
 # Public, but not in __all__: few environments have what all of them need.
-_LAZY_MODULES = ("distdgl", "graphbolt", "hotness", "offload", "pyg", "wholegraph")
+_LAZY_MODULES = ("distdgl", "graphbolt", "hotness", "offload", "packing", "pyg", "wholegraph")
 
 __all__ = [
     "Codec",

@@ -26,6 +26,7 @@ DOCUMENTS = (
     REPOSITORY / "docs" / "benchmarks.md",
     REPOSITORY / "docs" / "distributed.md",
     REPOSITORY / "docs" / "dlrm.md",
+    REPOSITORY / "docs" / "precision.md",
 )
 
 Record = dict[str, Any]
@@ -404,6 +405,87 @@ class Sizes(NamedTuple):
     """The same, uncompressed."""
 
 
+def precision_accuracy(record: Record) -> list[str]:
+    """WordNet's accuracy by precision, and how it was measured."""
+    rows = [
+        [
+            one["precision"] or "lossless",
+            f"{32 * one['store_bytes'] / one['raw_bytes']:.1f}",
+            f"{one['store_bytes'] / one['raw_bytes']:.0%}",
+            f"{one['mean']:.2%}",
+            f"{one['deviation']:.2%}",
+        ]
+        for one in record["accuracy"]
+    ]
+    head = ["store", "bits a value", "of the raw bytes", "test accuracy", "standard deviation"]
+    seeds = min(len(one["test"]) for one in record["accuracy"])
+    training = record["config"]["accuracy"]
+    how = (
+        f"GraphSAGE on WordNet, mean word vectors as features, {seeds} seeds; {training['training']} with "
+        f"{', '.join(training['settings']) or 'nothing changed'}."
+    )
+    return [*_table(head, rows), "", *textwrap.wrap(how, 125)]
+
+
+def precision_sizes(record: Record) -> list[str]:
+    rows = [
+        [
+            f"{_DATA_NAMES.get(one['data'], one['data'])}, {one['rows'][1]} values a row",
+            of["precision"] or "lossless",
+            f"{of['bits_per_value']:.2f}",
+            f"{of['relative_error']:.2%}" if "relative_error" in of else "0",
+            f"{of['max_error']:.2g}" if "max_error" in of else "0",
+        ]
+        for one in record["sizes"]
+        for of in one["precisions"]
+    ]
+    return _table(["data, float32", "store", "bits a value", "relative error", "largest error"], rows)
+
+
+def precision_gathers(record: Record) -> list[str]:
+    rows = [
+        [
+            str(one["dim"]),
+            f"{one['ids']:,}",
+            one["precision"] or "lossless",
+            str(one["slot_bytes"]),
+            f"{one['vs_raw_ordered']:.2f}x",
+            f"{one['output_gb_per_s']['store']:.0f}",
+        ]
+        for one in record["gathers"]
+    ]
+    head = ["values a row", "rows", "store", "bytes a row", "as fast as raw rows", "GB/s of float32 written"]
+    what = (
+        "Random rows to a GPU, all of them in page-locked CPU memory. Raw rows are float32, and fetched in the order "
+        "of where they lie, ordering included; so are ours where the store is large."
+    )
+    return [*_table(head, rows), "", *textwrap.wrap(what, 125)]
+
+
+_PRODUCTS = {
+    "torch_float16": "torch float16",
+    "torch_float8_e4m3": "torch float8",
+    "fp16_x_float32": "`fp16`",
+    "e4m3_x_float32": "`e4m3`",
+    "e5m2_x_float32": "`e5m2`",
+    "e4m3_x_float16": "`e4m3`, x float16",
+    "e5m2_x_float16": "`e5m2`, x float16",
+}
+
+
+def packing_products(record: Record) -> list[str]:
+    rows = [
+        [f"{one['size']:,}", str(one["batch"])]
+        + [f"{one['vs_float32'][name]:.2f}x" if name in one["vs_float32"] else "" for name in _PRODUCTS]
+        for one in record["products"]
+    ]
+    what = (
+        "How many times as fast as torch's float32, of square matrices that are not in the L2 cache. x is float32 "
+        "unless it says something else. torch's float8 takes x of float8, 16 vectors or more."
+    )
+    return [*_table(["rows and columns", "vectors", *_PRODUCTS.values()], rows), "", *textwrap.wrap(what, 125)]
+
+
 def sizes_of(graph: Graph, store_share: float, gpus: int, cache_bytes: float) -> Sizes:
     """store_share: what compressed rows take of raw ones. gpus: of a machine. cache_bytes: of each GPU, for everything
     that its cache holds."""
@@ -523,6 +605,10 @@ REGIONS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
     "versions": ("versions", versions),
     "dlrm": ("dlrm", dlrm),
     "dlrm_data": ("dlrm", dlrm_data),
+    "precision_accuracy": ("precision", precision_accuracy),
+    "precision_sizes": ("precision_sizes", precision_sizes),
+    "precision_gathers": ("precision_gathers", precision_gathers),
+    "packing_products": ("packing_products", packing_products),
     **{
         f"measured_on:{name}": (name, measured_on)
         for name in (
@@ -534,6 +620,9 @@ REGIONS: dict[str, tuple[str, Callable[[Record], list[str]]]] = {
             "epoch",
             "cache_hit",
             "cache_tiers",
+            "packing_products",
+            "precision",
+            "precision_gathers",
             "dlrm",
         )
     },

@@ -37,6 +37,7 @@ run_pytest() {
 test_main() {
   if $leave_some; then set -- "${left[@]/#/--ignore=}"; fi
   echo "== sanitizers" && PATH="$venv/bin:$PATH" bash scripts/sanitize.sh &&
+    PATH="$venv/bin:$PATH" PYTHON="$venv/bin/python" bash scripts/fuzz.sh 0.15 &&
     echo "== format" && PATH="$venv/bin:$PATH" bash scripts/check_format.sh &&
     echo "== ruff" && "$venv/bin/ruff" check . && echo "== mypy" && "$venv/bin/mypy" && run_pytest "$@"
 }

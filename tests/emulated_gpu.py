@@ -96,8 +96,12 @@ class Gather:
         assert 1 <= lead_bytes <= rows.rows.slot_bytes
         self._form, self._rows = form, rows
 
-    def gather(self, ids: torch.Tensor, out: torch.Tensor, *, ordered: Any = None, max_blocks: Any = None) -> None:
+    def gather(
+        self, ids: torch.Tensor | range, out: torch.Tensor, *, ordered: Any = None, max_blocks: Any = None
+    ) -> None:
         sizes, mapped = self._rows.rows, self._rows
+        if isinstance(ids, range):
+            ids = torch.arange(ids.start, ids.stop, ids.step)
         assert ids.is_contiguous() and out.is_contiguous() and out.nbytes == len(ids) * sizes.row_bytes
         rows = CompressedRows(
             sizes.num_rows,

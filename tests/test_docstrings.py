@@ -26,6 +26,7 @@ needs_transformers = pytest.mark.skipif(
 )
 needs_dgl = pytest.mark.skipif(not HAS_DGL, reason="DGL is not installed")
 HAS_WHOLEGRAPH = importlib.util.find_spec("pylibwholegraph") is not None
+needs_uint32 = pytest.mark.skipif(not hasattr(torch, "uint32"), reason="torch has no uint32")
 needs_pyg = pytest.mark.skipif(not HAS_PYG, reason="PyG is not installed")
 needs_wholegraph = pytest.mark.skipif(
     not (HAS_WHOLEGRAPH and torch.cuda.is_available()), reason="WholeGraph is not installed, or no CUDA device"
@@ -42,6 +43,7 @@ NEEDS = {
     "distdgl": needs_dgl,
     "graphbolt": needs_dgl,
     "offload": needs_transformers,
+    "packing": needs_uint32,
     "pyg": needs_pyg,
     "wholegraph": needs_wholegraph,
 }
@@ -67,6 +69,13 @@ PUBLIC = [
     "offload.load_checkpoint",
     "offload.offload",
     "offload.save_checkpoint",
+    "packing.PackedLinear",
+    "packing.PackedTensor",
+    "packing.pack_fp16",
+    "packing.pack_fp8",
+    "packing.pack_model",
+    "packing.packed_gemv",
+    "packing.unpack",
     "pyg.PyGFeatureStore",
     "pyg.NeighborSampler",
     "wholegraph.Batch",
@@ -150,6 +159,7 @@ def test_all_public_modules_are_here() -> None:
     assert modules == set(ibp_gnn._LAZY_MODULES)
     assert {f"hotness.{name}" for name in ibp_gnn.hotness.__all__} <= set(PUBLIC)
     assert {f"offload.{name}" for name in ibp_gnn.offload.__all__} <= set(PUBLIC)
+    assert {f"packing.{name}" for name in ibp_gnn.packing.__all__} <= set(PUBLIC)
     for module, is_here in (("distdgl", HAS_DGL), ("graphbolt", HAS_DGL), ("pyg", HAS_PYG), ("wholegraph", True)):
         if is_here:  # GraphBoltFeatureStore is ibp_gnn.GraphBoltFeatureStore
             exported = {f"{module}.{name}" for name in named(module).__all__} - {"graphbolt.GraphBoltFeatureStore"}
@@ -232,6 +242,7 @@ def test_arguments_and_results_are_described(name: str) -> None:
         "CompressedRows.__init__",
         "GatherStats.__init__",
         "OffloadReport.__init__",
+        "PackedTensor.__init__",
         "PageReport.__init__",
         "PullStats.__init__",
         "RowSource.__init__",

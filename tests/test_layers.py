@@ -16,7 +16,7 @@ PACKAGE = Path(ibp_gnn.__file__).parent
 LAYERS = [
     {"errors", "_extension", "_install", "_lazy", "_renamed", "concurrency", "config"},
     {"_native"},
-    {"codec"},
+    {"codec", "packing"},
     {"store"},
     {"gpu"},
     {"distributed"},

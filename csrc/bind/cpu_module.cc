@@ -12,6 +12,7 @@
 #include "bind/ndarrays.h"
 #include "core/slot_buffers.h"
 #include "cpu/huge_pages.h"
+#include "cpu/narrow.h"
 #include "cpu/packing.h"
 #include "cpu/pool.h"
 #include "cpu/rows.h"
@@ -268,6 +269,28 @@ void BindPool(const RowCodec& codec, const CpuVector<const uint8_t>& slots, int6
   PoolRows(codec, code_path, rows, slot_of ? slot_of->data() : nullptr, bags, of_values, out.data(), threads);
 }
 
+void CheckCodes(int64_t format, int64_t num_values, int64_t codes_bytes) {
+  CheckNarrowFloat(format);
+  CheckEqual("codes bytes", num_values * NarrowBytes(static_cast<NarrowFloat>(format)), codes_bytes);
+}
+
+void BindNarrow(int64_t format, const CpuVector<const float>& values,
+                const std::optional<CpuVector<const int32_t>>& random, const CpuVector<uint8_t>& codes, bool saturate,
+                int threads) {
+  CheckCodes(format, Length(values), Length(codes));
+  if (random) CheckEqual("random", Length(values), Length(*random));
+  const NoGil no_gil;
+  NarrowValues(static_cast<NarrowFloat>(format), {saturate, random.has_value()}, values.data(),
+               random ? reinterpret_cast<const uint32_t*>(random->data()) : nullptr, Length(values), codes.data(),
+               threads);
+}
+
+void BindWiden(int64_t format, const CpuVector<const uint8_t>& codes, const CpuVector<float>& values, int threads) {
+  CheckCodes(format, Length(values), Length(codes));
+  const NoGil no_gil;
+  WidenValues(static_cast<NarrowFloat>(format), codes.data(), Length(values), values.data(), threads);
+}
+
 }  // namespace
 
 NB_MODULE(_cpu, m) {
@@ -334,6 +357,11 @@ NB_MODULE(_cpu, m) {
         nb::arg("padding_id"), nb::arg("mode"), nb::arg("type"), nb::arg("out").noconvert(), nb::arg("threads"),
         nb::arg("path") = "", nb::arg("slot_of").noconvert() = nb::none(), nb::arg("unit_bytes") = 0,
         nb::arg("least_bytes") = 0, "Pools bags of rows as core/pooling.h says; mode: a PoolMode, type: a PoolType.");
+  m.def("narrow", &BindNarrow, nb::arg("format"), nb::arg("values").noconvert(), nb::arg("random").noconvert().none(),
+        nb::arg("codes").noconvert(), nb::arg("saturate"), nb::arg("threads"),
+        "Floats to codes of a NarrowFloat (core/narrow_floats.h); random: for stochastic rounding.");
+  m.def("widen", &BindWiden, nb::arg("format"), nb::arg("codes").noconvert(), nb::arg("values").noconvert(),
+        nb::arg("threads"), "Codes of a NarrowFloat to floats.");
 }
 
 }  // namespace ibp

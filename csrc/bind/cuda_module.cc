@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bind/codec_parameters.h"
+#include "bind/cuda_packing.h"
 #include "bind/ndarrays.h"
 #include "core/slot_buffers.h"
 #include "cuda/copy_rows.h"
@@ -160,12 +161,12 @@ std::unique_ptr<BoundPlan> MakePlan(const std::shared_ptr<GpuCodec>& codec, cons
 }
 
 // By address, and checked by whoever calls: an array of nanobind's takes longer than a launch.
-int64_t BindGather(BoundPlan& plan, uint64_t ids, bool ids_are_int64, int64_t num_ids, uint64_t out, int64_t out_bytes,
-                   std::optional<bool> ordered, std::optional<int> max_blocks, uint64_t order_scratch,
-                   int64_t order_scratch_bytes, uint64_t stream) {
+int64_t BindGather(BoundPlan& plan, uint64_t ids, bool ids_are_int64, int64_t first_id, int64_t num_ids, uint64_t out,
+                   int64_t out_bytes, std::optional<bool> ordered, std::optional<int> max_blocks,
+                   uint64_t order_scratch, int64_t order_scratch_bytes, uint64_t stream) {
   CheckEqual("out bytes", num_ids * plan.row_bytes(), out_bytes);
-  return plan.Gather(Pointer<const void>(ids), ids_are_int64, num_ids, Pointer<uint8_t>(out), {ordered, max_blocks},
-                     Pointer<uint8_t>(order_scratch), order_scratch_bytes, Stream(stream));
+  return plan.Gather(Pointer<const void>(ids), ids_are_int64, first_id, num_ids, Pointer<uint8_t>(out),
+                     {ordered, max_blocks}, Pointer<uint8_t>(order_scratch), order_scratch_bytes, Stream(stream));
 }
 
 PoolMode CheckedMode(int mode) {
@@ -313,9 +314,10 @@ void BindGathers(nb::module_& m) {
         nb::arg("unit_bytes") = 0, nb::arg("least_bytes") = 0);
   nb::class_<BoundPlan>(m, "GatherPlan", nb::is_weak_referenceable())
       .def_prop_ro("ordering_pays", &GatherPlan::ordering_pays)
-      .def("gather", &BindGather, nb::arg("ids"), nb::arg("ids_are_int64"), nb::arg("num_ids"), nb::arg("out"),
-           nb::arg("out_bytes"), nb::arg("ordered").none(), nb::arg("max_blocks").none(), nb::arg("order_scratch"),
-           nb::arg("order_scratch_bytes"), nb::arg("stream"),
+      .def("gather", &BindGather, nb::arg("ids"), nb::arg("ids_are_int64"), nb::arg("first_id"), nb::arg("num_ids"),
+           nb::arg("out"), nb::arg("out_bytes"), nb::arg("ordered").none(), nb::arg("max_blocks").none(),
+           nb::arg("order_scratch"), nb::arg("order_scratch_bytes"), nb::arg("stream"),
+           "ids: an address, or 0 for num_ids ids from first_id on. "
            "Returns 0, or how many bytes of order_scratch it wants; then nothing is done.")
       .def(
           "wait", [](BoundPlan& plan) { plan.Wait(true); }, nb::call_guard<nb::gil_scoped_release>(),
@@ -406,6 +408,7 @@ NB_MODULE(_cuda, m) {
   BindGathers(m);
   BindPools(m);
   BindMemory(m);
+  BindPacking(m);
 }
 
 }  // namespace ibp

@@ -68,7 +68,8 @@ void PoolBags(const RowCodec& codec, const RowOps& ops, const SlotRows& rows, co
   std::vector<Word> row(static_cast<size_t>(width));
   std::vector<float> values(static_cast<size_t>(width));
   Pooled piece(width, bags.mode), whole(width, bags.mode);
-  SlotBlock block(rows);
+  SlotBlock::Room room;
+  SlotBlock block(rows, room);
   int64_t block_ids[SlotBlock::kMaxRows], in_block = 0, block_at = 0;
   int64_t at = bags.offsets[first_bag];
   const int64_t end = bags.offsets[end_bag];

@@ -155,7 +155,8 @@ void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& row
   const bool streams = num_ids * row_bytes >= kStreamedBytes;
   ParallelFor(num_ids, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {
     RowStream stream(path, out + begin * row_bytes, row_bytes, streams);
-    SlotBlock block(rows);
+    SlotBlock::Room room;
+    SlotBlock block(rows, room);
     int64_t block_ids[SlotBlock::kMaxRows];
     for (int64_t first = begin; first < end; first += block.capacity()) {
       const int64_t count = std::min(block.capacity(), end - first);

@@ -39,12 +39,20 @@ inline int64_t SlotOf(const int32_t* slot_of, int64_t id, int64_t num_rows) {
 // decoding loop that waits for its own, or prefetches them, took twice as long for rows from memory.
 class SlotBlock {
  public:
-  explicit SlotBlock(const SlotRows& rows)
+  static constexpr int64_t kBlockBytes = 16 << 10;  // stays in the first-level cache
+  // Where slots of ordinary lengths are copied to: nothing is allocated then. Not a part of the block, which compilers
+  // keep in registers.
+  using Room = uint8_t[kBlockBytes];
+
+  SlotBlock(const SlotRows& rows, Room& room)
       : rows_(rows),
         stride_((int64_t{MostBytes(rows)} + kSlackBytes + 63) / 64 * 64),
         capacity_(std::clamp<int64_t>(kBlockBytes / stride_, 1, kMaxRows)),
         rows_ahead_(std::max<int64_t>(kBytesAhead / MeanBytes(rows), 1)),
-        bytes_(static_cast<size_t>(capacity_ * stride_)) {}
+        more_bytes_(static_cast<size_t>(capacity_ * stride_ <= kBlockBytes ? 0 : capacity_ * stride_)),
+        bytes_(more_bytes_.empty() ? room : more_bytes_.data()) {}
+  SlotBlock(const SlotBlock&) = delete;
+  SlotBlock& operator=(const SlotBlock&) = delete;
 
   static constexpr int64_t kMaxRows = 64;
 
@@ -71,7 +79,7 @@ class SlotBlock {
   }
   // Of the i-th copied slot, the row of this id, to `row`. Throws FormatError.
   void Decode(const RowCodec& codec, const RowOps& ops, int64_t i, int64_t id, uint8_t* row) const {
-    const uint8_t* from = bytes_.data() + i * stride_;
+    const uint8_t* from = bytes_ + i * stride_;
     const int32_t row_bytes = codec.row_bytes;
     const int32_t limit_bytes = std::min(limits_[i], row_bytes - 1);  // a longer payload would be a raw row
     if (is_payload_[i]) {
@@ -94,8 +102,7 @@ class SlotBlock {
   void Fetch(int64_t i, int64_t slot) {
     is_payload_[i] = BitmaskBit(rows_.bitmask, slot);
     limits_[i] = rows_.slot_bytes;
-    std::memcpy(bytes_.data() + i * stride_, rows_.slots + slot * rows_.slot_bytes,
-                static_cast<size_t>(rows_.slot_bytes));
+    std::memcpy(bytes_ + i * stride_, rows_.slots + slot * rows_.slot_bytes, static_cast<size_t>(rows_.slot_bytes));
   }
   // id: for the message.
   void FetchPacked(int64_t i, int64_t slot, int64_t id) {
@@ -106,7 +113,7 @@ class SlotBlock {
     }
     is_payload_[i] = place.is_payload;
     limits_[i] = static_cast<int32_t>(place.bytes);
-    std::memcpy(bytes_.data() + i * stride_, rows_.slots + place.start, static_cast<size_t>(place.bytes));
+    std::memcpy(bytes_ + i * stride_, rows_.slots + place.start, static_cast<size_t>(place.bytes));
   }
   // Starts reading a slot that is to be fetched soon.
   void Prefetch(int64_t slot) const {
@@ -128,12 +135,12 @@ class SlotBlock {
     return std::max<int64_t>(rows.packed_bytes / std::max<int64_t>(rows.num_rows, 1), 1);
   }
 
-  static constexpr int64_t kBlockBytes = 16 << 10;  // stays in the first-level cache
   static constexpr int64_t kBytesAhead = 32 << 10;  // to prefetch
 
   const SlotRows& rows_;
   const int64_t stride_, capacity_, rows_ahead_;
-  std::vector<uint8_t> bytes_;
+  std::vector<uint8_t> more_bytes_;  // of one slot that is longer
+  uint8_t* const bytes_;
   bool is_payload_[kMaxRows];
   int32_t limits_[kMaxRows];  // of their payloads
 };

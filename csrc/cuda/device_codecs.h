@@ -5,6 +5,7 @@
 
 #include "core/dict_layout.h"
 #include "core/ibp_layout.h"
+#include "cuda/dict_lanes/code_bits.h"
 
 namespace ibp {
 
@@ -22,6 +23,7 @@ struct DeviceDictCodec {
   const uint8_t* code_of_symbol_dev = nullptr;
   uint16_t escape_dictionary[kPlainSymbol + 1] = {};  // 0 for kPlainSymbol
   const uint8_t* escape_code_of_symbol_dev = nullptr;
+  CodeBits codes{2};  // for codes of 2 or 3 bits
 };
 
 }  // namespace ibp

@@ -69,6 +69,7 @@ std::shared_ptr<GpuCodec> Make_gpu_dict_codec(const CodecParameters& parameters,
   DeviceDictCodec codec;
   codec.layout = layout;
   codec.dictionary_dev = reinterpret_cast<const uint16_t*>(tables_dev + all.dictionary);
+  if (layout.code_bits == 3) codec.codes = CodeBits(3);
   if (all.has_packed) codec.packed_dev = reinterpret_cast<const uint64_t*>(tables_dev + all.packed);
   std::copy_n(escapes.data, kPlainSymbol, codec.escape_dictionary);
   if (encoder) {

@@ -29,6 +29,9 @@ std::optional<GatherKernel> ChooseGatherBfloat16(const DeviceDictCodec& codec, c
                                                  int out_alignment);
 std::optional<GatherKernel> ChooseGatherFloat16(const DeviceDictCodec& codec, const GatherRequest& request,
                                                 int out_alignment);
+// Values of 32 bits that end with zeros, as those of LOSSY stores.
+std::optional<GatherKernel> ChooseGatherTrimmed(const DeviceDictCodec& codec, const GatherRequest& request,
+                                                int out_alignment);
 
 // Those that pool. None if there is none for the codec or the rows.
 std::optional<GatherKernel> ChoosePoolFloat32(const DeviceDictCodec& codec, const GatherRequest& request);

@@ -172,7 +172,7 @@ void Launch(const DeviceDictCodec& codec, const uint8_t* rows_dev, int64_t num_r
   const size_t shared_bytes = static_cast<size_t>(target.slot_bytes) * kEncodeWarps;
   auto* kernel = &EncodeOnceKernel<Form>;
   IBP_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMostSharedBytes)));
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(MostSharedBytes())));
   int per_multiprocessor = 0;
   IBP_CUDA_CHECK(
       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel, kEncodeThreads, shared_bytes));

@@ -5,7 +5,7 @@
 namespace ibp {
 
 GatherKernel ChooseGather(const DeviceDictCodec& codec, const GatherRequest& request, int out_alignment) {
-  for (const auto choose : {&ChooseGatherFloat32, &ChooseGatherBfloat16, &ChooseGatherFloat16}) {
+  for (const auto choose : {&ChooseGatherFloat32, &ChooseGatherBfloat16, &ChooseGatherFloat16, &ChooseGatherTrimmed}) {
     if (const auto kernel = choose(codec, request, out_alignment)) return *kernel;
   }
   return WithWord(codec.layout, [&](auto word) { return MakeGatherKernel<AnyDictDecoder<decltype(word)>>(request); });

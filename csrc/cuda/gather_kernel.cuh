@@ -194,20 +194,25 @@ __device__ inline void ZeroRow(int32_t row_bytes, uint8_t* out, bool aligned, in
   for (int32_t unit = lane; unit < NumUnits(row_bytes); unit += kWarpSize) StoreUnit(out, unit, row_bytes, aligned, 0);
 }
 
-// Called by whole warps. One lane adds for all: tens of thousands of additions to one address take longer than a
-// gather.
+// Called by whole blocks, once, with what each thread has counted. One thread adds for all: thousands of additions to
+// one address take longer than a small gather.
 __device__ inline void AddCounters(const GatherRequest& request, int32_t hits, int32_t misses, int64_t store_bytes) {
+  __shared__ unsigned long long sums[kNumGatherCounters];
+  if (threadIdx.x < kNumGatherCounters) sums[threadIdx.x] = 0;
+  __syncthreads();
   auto add = [&](GatherCounter counter, int64_t value) {
+    if (!__any_sync(kWholeWarp, value != 0)) return;
 #pragma unroll
     for (int distance = kWarpSize / 2; distance; distance /= 2) value += __shfl_xor_sync(kWholeWarp, value, distance);
-    if (value && threadIdx.x % kWarpSize == 0) {
-      atomicAdd(reinterpret_cast<unsigned long long*>(request.counters_dev + counter),
-                static_cast<unsigned long long>(value));
-    }
+    if (threadIdx.x % kWarpSize == 0) atomicAdd(&sums[counter], static_cast<unsigned long long>(value));
   };
   add(kHits, hits);
   add(kMisses, misses);
   add(kStoreBytes, store_bytes);
+  __syncthreads();
+  if (threadIdx.x < kErrorClaimed && sums[threadIdx.x]) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(request.counters_dev + threadIdx.x), sums[threadIdx.x]);
+  }
 }
 
 // What a warp works on: ids_per_batch ids from `first`, `first + stride`, ... on, all below `end`.

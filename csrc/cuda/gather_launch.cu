@@ -12,7 +12,7 @@ constexpr int kMaxIdsPerBatch = 32;
 // the addresses in flight close together (bench_gather: 2.4 ms with 1024, 2.9 with 4096).
 constexpr int kIdsInFlight = 1024;
 constexpr int kHitsPerBatch = 8;
-constexpr size_t kSharedBytesWithoutAsking = 48 << 10;
+constexpr size_t kSharedBytesWithoutAsking = (48 << 10) - kStaticSharedBytes;
 
 GatherGrid MakeGrid(const GatherKernel& kernel, const GatherRequest& request) {
   // Without a limit as many blocks as are resident at once: a second wave would run on a part of the GPU only.
@@ -46,7 +46,7 @@ size_t MostSharedBytes() {
   int device = 0, most = 0;
   IBP_CUDA_CHECK(cudaGetDevice(&device));
   IBP_CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  return std::min(kMostSharedBytes, static_cast<size_t>(most));
+  return std::min(kMostSharedBytes, static_cast<size_t>(most) - kStaticSharedBytes);
 }
 
 GatherKernel::GatherKernel(const void* function_, int32_t lead_bytes_, int32_t window_bytes_, size_t shared_bytes_,

@@ -9,10 +9,11 @@
 
 namespace ibp {
 
-constexpr int kGatherThreads = 256;            // of a block
-constexpr size_t kMostSharedBytes = 96 << 10;  // of a block, on any GPU
+constexpr int kGatherThreads = 256;             // of a block
+constexpr size_t kMostSharedBytes = 216 << 10;  // of a block
+constexpr size_t kStaticSharedBytes = 8 << 10;  // at most, beside these
 
-// How much shared memory a block may have on the current device: kMostSharedBytes, or less where that is too much.
+// How much shared memory a block may ask for on the current device: kMostSharedBytes, or less where that is too much.
 size_t MostSharedBytes();
 constexpr int64_t kMaxIdsPerLaunch = int64_t{1} << 30;  // their numbers are 32-bit words in kernels
 

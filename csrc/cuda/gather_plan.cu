@@ -129,7 +129,7 @@ const GatherKernel& GatherPlan::KernelFor(const uint8_t* out_dev) {
   return *kernel;  // never changed again
 }
 
-int64_t GatherPlan::Gather(const void* ids_dev, bool ids_are_int64, int64_t num_ids, uint8_t* out_dev,
+int64_t GatherPlan::Gather(const void* ids_dev, bool ids_are_int64, int64_t first_id, int64_t num_ids, uint8_t* out_dev,
                            const GatherHints& hints, uint8_t* order_scratch_dev, int64_t order_scratch_bytes,
                            cudaStream_t stream) {
   if (num_ids == 0) return 0;
@@ -153,7 +153,8 @@ int64_t GatherPlan::Gather(const void* ids_dev, bool ids_are_int64, int64_t num_
   const bool shows = has_hits_ && report_->ShouldShow(num_ids);
   const StreamUses::RecordAtEnd record{uses_, stream};
   for (int64_t first = 0; first < num_ids; first += kMaxIdsPerLaunch) {
-    request.ids_dev = static_cast<const uint8_t*>(ids_dev) + first * (ids_are_int64 ? 8 : 4);
+    if (ids_dev) request.ids_dev = static_cast<const uint8_t*>(ids_dev) + first * (ids_are_int64 ? 8 : 4);
+    request.first_id = first_id + first;
     request.num_ids = std::min(num_ids - first, kMaxIdsPerLaunch);
     request.out_dev = out_dev + first * row_bytes();
     if (ordered) LaunchOrder(request, order_scratch_dev, order_scratch_bytes, stream);

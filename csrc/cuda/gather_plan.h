@@ -68,12 +68,14 @@ class GatherPlan {
   GatherPlan(const GatherPlan&) = delete;
   GatherPlan& operator=(const GatherPlan&) = delete;
 
-  // ids_dev: int32 or int64 [num_ids]; out_dev: [num_ids, row_bytes]; both on the plan's device. Enqueues.
+  // ids_dev: int32 or int64 [num_ids], or null: the ids from first_id on; out_dev: [num_ids, row_bytes]; both on the
+  // plan's device. Enqueues.
   //
   // order_scratch_dev: 256-byte aligned, of order_scratch_bytes bytes, or null. Where the ids are to be ordered and it
   // is too short, nothing is done, and so many bytes are returned: call again with them. Otherwise returns 0.
-  int64_t Gather(const void* ids_dev, bool ids_are_int64, int64_t num_ids, uint8_t* out_dev, const GatherHints& hints,
-                 uint8_t* order_scratch_dev, int64_t order_scratch_bytes, cudaStream_t stream);
+  int64_t Gather(const void* ids_dev, bool ids_are_int64, int64_t first_id, int64_t num_ids, uint8_t* out_dev,
+                 const GatherHints& hints, uint8_t* order_scratch_dev, int64_t order_scratch_bytes,
+                 cudaStream_t stream);
 
   // As the end does: for whoever holds a lock of its own then, which it lets go of meanwhile. Nothing is gathered any
   // more.

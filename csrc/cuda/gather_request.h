@@ -46,8 +46,9 @@ struct GatherRequest {
   int32_t slot_bytes = 0;              // of packed rows: of the longest payload
   Packing packing;                     // of all segments
   int32_t lead_bytes = 0;              // bytes of a slot to fetch before its payload's length is known
-  const void* ids_dev = nullptr;       // int32 or int64 [num_ids]
+  const void* ids_dev = nullptr;       // int32 or int64 [num_ids]; null: those from first_id on
   bool ids_are_int64 = true;
+  int64_t first_id = 0;
   // [num_ids], from LaunchOrder: the positions of the ids in the order to fetch them in, and their places in that
   // order; null: as they come.
   const int32_t* order_dev = nullptr;

@@ -38,6 +38,7 @@ __host__ __device__ __forceinline__ bool RowsAreAligned(const void* base, int32_
 }
 
 __device__ __forceinline__ int64_t ReadId(const GatherRequest& request, int64_t i) {
+  if (!request.ids_dev) return request.first_id + i;
   return request.ids_are_int64 ? static_cast<const int64_t*>(request.ids_dev)[i]
                                : static_cast<const int32_t*>(request.ids_dev)[i];
 }

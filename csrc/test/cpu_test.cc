@@ -1,16 +1,19 @@
 // The CPU core without Python, to be run with AddressSanitizer and UndefinedBehaviorSanitizer (scripts/sanitize.sh):
 // random codecs and rows through every code path that this CPU has, damaged slots, rows that another thread changes,
 // wrong overflow indices, nothing at all. All buffers are exactly as long as their contract says.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <new>
 #include <numeric>
+#include <random>
 #include <string>
 #include <system_error>
 
 #include "core/ibp_tables.h"
+#include "cpu/narrow.h"
 #include "cpu/packing.h"
 #include "cpu/parallel.h"
 #include "cpu/pool.h"
@@ -476,10 +479,34 @@ void CheckThreadsThatCannotStart() {
   }
 }
 
+// All codes to float32 and back; any bits to codes; buffers of exactly their length.
+void CheckNarrowFloats() {
+  for (const NarrowFloat format : {NarrowFloat::kFloat16, NarrowFloat::kE5m2, NarrowFloat::kE4m3}) {
+    const auto bytes = static_cast<size_t>(NarrowBytes(format));
+    const size_t count = size_t{1} << (8 * bytes);
+    std::vector<uint8_t> codes(count * bytes), again(codes.size());
+    for (size_t code = 0; code < count; ++code) std::memcpy(codes.data() + code * bytes, &code, bytes);
+    std::vector<float> values(count);
+    WidenValues(format, codes.data(), static_cast<int64_t>(count), values.data(), 3);
+    NarrowValues(format, {}, values.data(), nullptr, static_cast<int64_t>(count), again.data(), 3);
+    for (size_t i = 0; i < codes.size(); ++i) CHECK(codes[i] == again[i] || values[i / bytes] != values[i / bytes]);
+    std::mt19937 bits(7);
+    std::vector<uint32_t> random(5000);
+    for (uint32_t& one : random) one = bits();
+    for (size_t i = 0; i + 1 < random.size(); ++i) std::memcpy(&values[i % count], &random[i + 1], 4);
+    const auto some = static_cast<int64_t>(std::min(count, random.size()));
+    for (const bool saturate : {false, true}) {
+      NarrowValues(format, {saturate, true}, values.data(), random.data(), some, again.data(), 2);
+      NarrowValues(format, {saturate, false}, values.data(), nullptr, some, again.data(), 2);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ibp
 
 int main() {
+  ibp::CheckNarrowFloats();
   ibp::CheckNothing();
   ibp::CheckTables();
   ibp::CheckThreadsThatCannotStart();

@@ -276,17 +276,17 @@ class Codec:
         """
         if compressed.row_bytes != self.row_bytes:
             raise ValueError(f"compressed rows: want {self.row_bytes} bytes per row, got {compressed.row_bytes}")
-        if ids is None:
-            ids = torch.arange(compressed.num_rows, device=compressed.device)
-        ids = as_ids(ids).to(compressed.device)
-        out = prepare_out(out, (len(ids), *self.row_shape), self.dtype, compressed.device)
+        of_rows = range(compressed.num_rows) if ids is None else as_ids(ids).to(compressed.device)
+        out = prepare_out(out, (len(of_rows), *self.row_shape), self.dtype, compressed.device)
         if compressed.device.type == "cpu":
-            dispatch.decode_on_cpu(self.form, compressed, ids, to_bytes(out))
+            on_cpu = torch.arange(len(of_rows)) if isinstance(of_rows, range) else of_rows
+            dispatch.decode_on_cpu(self.form, compressed, on_cpu, to_bytes(out))
             return out
         gather = GpuGather(
             self.form, compressed.device, MappedRows.on_device(compressed), lead_bytes=compressed.slot_bytes
         )
-        gather.gather(ids, out, max_blocks=0)  # these rows are on the GPU: they are no misses
+        # These rows are on the GPU: they are no misses, and need no order.
+        gather.gather(of_rows, out, ordered=False, max_blocks=0)
         gather.check()
         return out
 

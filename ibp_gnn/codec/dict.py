@@ -21,6 +21,7 @@ _MAX_CODE_BITS = 4  # csrc/core/dict_layout.h
 _SHORT_CODE_BITS = 3
 _SHORT_CODES_MUST_SAVE = 40
 _MISS_BLOCKS, _MISS_BLOCKS_ZERO_CODE = 16, 32  # a zero code has payloads whose offsets are not known beforehand
+_MISS_BLOCKS_TRIMMED = 64  # short payloads: it takes more warps to have as many bytes on their way
 _VALUES_PER_STEP = 1 << 22  # bounds temporaries
 
 
@@ -84,6 +85,8 @@ class DictForm(Form):
 
     @property
     def miss_blocks(self) -> int:
+        if self.trim_bits:
+            return _MISS_BLOCKS_TRIMMED
         return _MISS_BLOCKS_ZERO_CODE if self.zero_code else _MISS_BLOCKS
 
     def escape_share(self, rows: torch.Tensor) -> float:

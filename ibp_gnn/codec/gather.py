@@ -200,16 +200,16 @@ class GpuGather:
 
     def gather(
         self,
-        ids: torch.Tensor,
+        ids: torch.Tensor | range,
         out: torch.Tensor,
         *,
         ordered: bool | None = None,
         max_blocks: int | None = None,
         out_is_kept: bool = False,
     ) -> None:
-        """ids: [n] int32/int64; out: n rows; both contiguous, on the device. Enqueued on the current stream; no host
-        sync. Raises the error of an earlier gather, if its kernel has reported one by now, and ValueError for an out
-        that the rows of these ids do not fill.
+        """ids: [n] int32/int64 on the device, or a range of step 1, for which nothing is read; out: n rows on the
+        device; both contiguous. Enqueued on the current stream; no host sync. Raises the error of an earlier gather, if
+        its kernel has reported one by now, and ValueError for an out that the rows of these ids do not fill.
 
         ordered: whether to fetch in order of where the rows lie; max_blocks: of the kernel, in order those that fetch
         misses; 0 = all that the GPU holds. None: as suits the miss rate that gathers had lately. out_is_kept: the
@@ -218,20 +218,27 @@ class GpuGather:
         if self._report.error:
             self.raise_reported()
         device = self.device
-        if ids.device != device or out.device != device:
-            raise ValueError(f"ids and out: want them on {device}, got {ids.device} and {out.device}")
-        if ids.dtype not in _ID_DTYPES or not ids.is_contiguous():  # the kernel gets addresses
-            raise ValueError(f"ids: want contiguous int32 or int64, got {ids.dtype} with strides {ids.stride()}")
+        if isinstance(ids, range):
+            if ids.step != 1 or out.device != device:
+                raise ValueError(f"ids and out: want step 1 and {device}, got step {ids.step} and {out.device}")
+            addressed = 0, True, ids.start, len(ids)
+        else:
+            if ids.device != device or out.device != device:
+                raise ValueError(f"ids and out: want them on {device}, got {ids.device} and {out.device}")
+            if ids.dtype not in _ID_DTYPES or not ids.is_contiguous():  # the kernel gets addresses
+                raise ValueError(f"ids: want contiguous int32 or int64, got {ids.dtype} with strides {ids.stride()}")
+            addressed = ids.data_ptr(), ids.dtype is torch.int64, 0, ids.numel()
         if not out.is_contiguous():
             raise ValueError(f"out: want it contiguous, got strides {out.stride()}")
         stream = current_stream(device)
-        where = ids.data_ptr(), ids.dtype is torch.int64, ids.numel(), out.data_ptr(), out.nbytes, ordered, max_blocks
+        where = *addressed, out.data_ptr(), out.nbytes, ordered, max_blocks
         scratch_bytes = self._plan.gather(*where, 0, 0, stream.cuda_stream)
         while scratch_bytes:
             scratch = torch.empty(scratch_bytes, dtype=torch.uint8, device=device)
             scratch_bytes = self._plan.gather(*where, scratch.data_ptr(), scratch_bytes, stream.cuda_stream)
         # They may have been made on other streams, and are not handed out again before this one is done with them.
-        ids.record_stream(stream)
+        if not isinstance(ids, range):
+            ids.record_stream(stream)
         if not out_is_kept:
             out.record_stream(stream)
 

@@ -16,6 +16,7 @@ from ..codec.fit_dict import EXPONENT_BITS
 from ..codec.registry import FORMS
 from ..codec.values import as_tensor, check_row_shape, num_values, to_bytes
 from ..store.file.header import describe
+from ..store.precision import PRECISIONS, Precision
 
 # In the order in which "auto" tries them: of two that are equally small it takes the first.
 CANDIDATES = tuple(FORMS)
@@ -62,6 +63,25 @@ class EntropyBound:
         return result
 
 
+@dataclasses.dataclass(frozen=True)
+class PrecisionReport:
+    """What a LOSSY store would make of the rows that were looked at. Errors are those of finite values.
+
+    bits_per_value, compact_savings: as in CodecReport, against the rows as they are. max_error, mean_error: of a value.
+    relative_error: the root of the mean square of errors, by that of values. not_finite: values that are finite, and
+    would not be any more.
+    """
+
+    precision: str
+    codec: str
+    bits_per_value: float
+    compact_savings: float
+    max_error: float
+    mean_error: float
+    relative_error: float
+    not_finite: int
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Analysis:
     """See `analyze`.
@@ -71,6 +91,7 @@ class Analysis:
     value of this bit, averaged over columns; 1 = invariant, 0.5 = noise.
     file_bytes: about what a store file of all rows takes, header and checksums included.
     narrower_dtype: the smallest dtype that holds all values that were looked at, bit for bit; None if there is none.
+    precisions: of floats, what each LOSSY precision below theirs would make of them; "auto" takes none.
     recommendation: the codec that "auto" takes. enlarges: a store of it is larger than the raw rows. worth_it: whether
     it reaches WORTH_SAVINGS. verdict: one sentence.
     """
@@ -85,6 +106,7 @@ class Analysis:
     bit_agreement: np.ndarray
     file_bytes: int
     narrower_dtype: torch.dtype | None
+    precisions: tuple[PrecisionReport, ...]
     recommendation: str
     worth_it: bool
     verdict: str
@@ -122,6 +144,7 @@ class Analysis:
             "file_bytes": self.file_bytes,
             "file_savings": self.file_savings,
             "narrower_dtype": None if self.narrower_dtype is None else str(self.narrower_dtype).removeprefix("torch."),
+            "lossy_precisions": [dataclasses.asdict(report) for report in self.precisions],
             "recommendation": self.recommendation,
             "enlarges": self.enlarges,
             "worth_it": self.worth_it,
@@ -154,6 +177,7 @@ def analyze(rows: Any, *, max_rows: int | None = None, seed: int = 0) -> Analysi
         bit_agreement=bit_agreement(sample),
         file_bytes=_file_bytes(codecs[reports.index(best)], best, len(rows)),
         narrower_dtype=narrower_dtype(sample),
+        precisions=tuple(precision_reports(sample)),
         recommendation=best.codec,
         worth_it=best.savings >= WORTH_SAVINGS,
         verdict=_verdict(best),
@@ -199,6 +223,40 @@ def narrower_dtype(rows: torch.Tensor) -> torch.dtype | None:
         ):
             return dtype
     return None
+
+
+def precision_reports(rows: torch.Tensor) -> list[PrecisionReport]:
+    """rows: [n, *row_shape], n >= 1. A report for each precision that changes values of this dtype; none where they are
+    no floats of 16 bits or more."""
+    reports = []
+    for name in PRECISIONS:
+        try:
+            precision = Precision.fit(rows, name, None, len(rows), progress=False)
+        except (TypeError, ValueError):  # no such floats, or too few bits for it
+            continue
+        if name == {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(rows.dtype):
+            continue
+        rounded = precision.round(rows)
+        codec = Codec.fit(rounded, max_rows=len(rounded))
+        report = codec.report(rounded)
+        finite = rows.isfinite()
+        lost = finite & ~rounded.isfinite()
+        exact = torch.where(finite, rows, 0).double()
+        error = torch.where(finite & ~lost, rounded.double() - exact, 0).abs()
+        norm = float(exact.norm())
+        reports.append(
+            PrecisionReport(
+                precision=name,
+                codec=codec.kind,
+                bits_per_value=report.bits_per_value,
+                compact_savings=report.compact_savings,
+                max_error=float(error.max()),
+                mean_error=float(error.mean()),
+                relative_error=float(error.norm()) / norm if norm else 0.0,
+                not_finite=int(lost.sum()),
+            )
+        )
+    return reports
 
 
 def _file_bytes(codec: Codec, report: CodecReport, num_rows: int) -> int:

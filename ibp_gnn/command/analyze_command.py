@@ -120,4 +120,19 @@ def describe(analysis: Analysis) -> str:
             f"All values looked at fit in {name} as they are: rows of {name} take "
             f"{analysis.narrower_dtype.itemsize / analysis.dtype.itemsize:.0%} of the bytes before any codec."
         )
+    lines += _lossy_lines(analysis)
     return "\n".join([*lines, analysis.verdict, "Of bytes alone. Hit rates and seconds an epoch: ibp-gnn plan."])
+
+
+def _lossy_lines(analysis: Analysis) -> list[str]:
+    if not analysis.precisions:
+        return []
+    head = f"{'LOSSY':<8} {'bits/value':>10} {'compact store':>14} {'max error':>10} {'mean error':>11} {'relative':>9}"
+    lines = ["", "with store.precision, which auto never takes:", head]
+    for report in analysis.precisions:
+        lost = f", {report.not_finite} values not finite any more" if report.not_finite else ""
+        lines.append(
+            f"{report.precision:<8} {report.bits_per_value:>10.2f} {report.compact_savings:>14.1%} "
+            f"{report.max_error:>10.2g} {report.mean_error:>11.2g} {report.relative_error:>9.2%}{lost}"
+        )
+    return [*lines, ""]

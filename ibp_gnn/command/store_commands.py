@@ -47,6 +47,11 @@ def add_to(subparsers: Any) -> None:
         help="[rows] numbers: rows with the highest lie first (ties: lower id)",
     )
     build.add_argument("--chunk-rows", type=int, metavar="N", help="rows in memory at a time (default: 24 MiB of them)")
+    build.add_argument(
+        "--precision",
+        choices=("bf16", "fp16", "fp8_e4m3", "fp8_e5m2"),
+        help="LOSSY: round values to it first (default: lossless); load(path, lossy=True) opens such a store",
+    )
     build.add_argument("--quiet", action="store_true", help="no progress bars")
     build.set_defaults(run=_run_build)
 
@@ -104,7 +109,7 @@ def _run_build(arguments: argparse.Namespace) -> None:
         )
     with explained(f"building {path}", path):
         progress = False if arguments.quiet else None
-        options = arguments.codec, arguments.layout, order, arguments.chunk_rows, progress
+        options = arguments.codec, arguments.layout, order, arguments.chunk_rows, progress, arguments.precision
         said = build_file(Job.check(features, *options), path, source)
         if said:
             print(said)
@@ -146,11 +151,12 @@ def _run_info(arguments: argparse.Namespace) -> None:
         print(json.dumps(record, indent=1))
         return
     shape = ", ".join(str(size) for size in record["shape"])
+    lossy = "" if record["precision"] is None else f"LOSSY {record['precision']}, "
     lie = f"{record['layout']} slots of {record['slot_bytes']} bytes, {record['num_overflow']} overflow rows"
     if record["layout"] == "packed":
         lie = f"packed rows of up to {record['slot_bytes']} bytes"
     print(
-        f"{arguments.store}: [{shape}] {record['dtype']}, codec {record['codec']!r}, {lie}, "
+        f"{arguments.store}: [{shape}] {record['dtype']}, {lossy}codec {record['codec']!r}, {lie}, "
         f"{'hottest rows first' if record['ordered'] else 'in the order of ids'}\n"
         f"{record['file_bytes']} bytes instead of {record['raw_bytes']}: savings {record['savings']:.1%}\n"
         f"version {record['version']} of store files, version {record['row_version']} of compressed rows"
@@ -169,6 +175,7 @@ def _describe(file: StoreFile) -> dict[str, Any]:
         "row_version": _native.cpu.FORMAT_VERSION,  # of the compressed rows in it
         "shape": [header.num_rows, *header.row_shape],
         "dtype": str(header.dtype).removeprefix("torch."),
+        "precision": None if header.precision is None else header.precision.name,  # LOSSY
         "codec": header.codec_kind,
         "codec_parameters": header.codec_parameters,
         "layout": layout if header.packing is None else "packed",
@@ -212,7 +219,7 @@ def _run_extract(arguments: argparse.Namespace) -> None:
     if ids is not None and ids.dtype not in (np.int32, np.int64):
         raise CommandError(f"--ids: want int32 or int64, got {ids.dtype}")
     with explained("reading a store", arguments.store):
-        opened = CompressedFeatureStore.load(arguments.store, pin=False, verify="read")
+        opened = CompressedFeatureStore.load(arguments.store, pin=False, verify="read", lossy=True)
     with explained(f"extracting to {arguments.out}", arguments.out), opened as store:
         num_rows = len(store) if ids is None else len(ids)
         bits = {torch.bfloat16: np.uint16, torch.float8_e4m3fn: np.uint8, torch.float8_e5m2: np.uint8}.get(store.dtype)
@@ -235,4 +242,6 @@ def _run_extract(arguments: argparse.Namespace) -> None:
                 out.write(store.gather(part).view(-1).view(torch.uint8).numpy().data)
                 bar.update(count)
         said = "" if bits is None else f", the bits of {str(store.dtype).removeprefix('torch.')}"
+        if store.precision is not None:
+            said += f", {store.precision}: values were rounded before they were compressed"
         print(f"{arguments.out}: {list(shape)} {dtype}{said}")

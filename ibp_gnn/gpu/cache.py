@@ -13,6 +13,7 @@ from .. import _native
 from ..codec.compressed_rows import CompressedRows, bitmask_bytes
 from ..codec.gather import GatherStats, GpuGather, Remap, checked_ids_on_gpu
 from ..codec.values import as_ids, check_ids_on_cpu, prepare_out, resolve_device
+from ..store.compiled_gather import gather_by_name, is_compiling, name_source
 from ..store.feature_store import CompressedFeatureStore
 from ..store.order import hottest_first
 from ..store.tensor_like import INDEX_ADVICE, TensorLike
@@ -74,6 +75,7 @@ class CompressedGPUCache(TensorLike):
             )
         self._capacity = capacity
         self._is_prefix = hotness is None and hot_ids is None
+        self._name = name_source(self)
         order = hot_order(store, hotness, hot_ids)
         with store.lock:  # what is counted, copied and mapped here is the same rows
             limit, most_rows = parse_capacity(
@@ -137,6 +139,8 @@ class CompressedGPUCache(TensorLike):
             ValueError: an `out` that does not fit, or after `close`.
             RuntimeError: an `out` that needs grad.
         """
+        if out is None and is_compiling():
+            return gather_by_name(ids, self._name, device)
         ids = as_ids(ids, advice=INDEX_ADVICE)
         target = resolve_device(device, ids.device)
         if target != self.device:

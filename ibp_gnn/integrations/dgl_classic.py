@@ -86,9 +86,9 @@ def attach(
     if not isinstance(key, str):
         raise TypeError(f"key: want a str, got {type(key).__name__}")
     _check_source(source)
-    frame, num_rows, what = _locate(g, ntype, etype)
-    if source.shape[0] != num_rows:
-        raise ValueError(f"source: want {num_rows} rows, the graph's {what}, got {source.shape[0]}")
+    frame, what = _locate(g, ntype, etype)
+    if source.shape[0] != frame.num_rows:
+        raise ValueError(f"source: want {frame.num_rows} rows, the graph's {what}, got {source.shape[0]}")
     fetch_device = None if device is None else torch.device(device)
     if fetch_device is not None:
         check_gpu(fetch_device)
@@ -122,7 +122,7 @@ def detach(g: DGLGraph, key: str, ntype: str | None = None, etype: EdgeType | No
         >>> "feat" in g.ndata
         False
     """
-    frame, _, what = _locate(g, ntype, etype)
+    frame, what = _locate(g, ntype, etype)
     column = _find_column(frame, key, what)
     if not isinstance(column, SourceColumn):
         raise KeyError(f"{key!r} of the graph's {what} is an ordinary tensor; nothing is attached")
@@ -166,7 +166,7 @@ def fetch(
         >>> bool((ibp_gnn.fetch(g, "feat", ids) == features[ids]).all())
         True
     """
-    frame, _, what = _locate(g, ntype, etype)
+    frame, what = _locate(g, ntype, etype)
     column = _find_column(frame, key, what)
     _check_ids(ids)
     if isinstance(column, SourceColumn):
@@ -209,8 +209,9 @@ def _check_ids(ids: Any) -> None:
         raise TypeError(f"ids: want an int32 or int64 tensor of shape [n], got {list(ids.shape)} {ids.dtype}")
 
 
-def _locate(g: Any, ntype: str | None, etype: EdgeType | None) -> tuple[Frame, int, str]:
-    """Return the frame of a node or edge type, its number of rows, and words that name it."""
+def _locate(g: Any, ntype: str | None, etype: EdgeType | None) -> tuple[Frame, str]:
+    """Return the frame of a node or edge type, and words that name it. Calls nothing of DGL's that is written in C++:
+    torch.compile follows it."""
     if not isinstance(g, DGLGraph):
         raise TypeError(f"g: want a DGLGraph, got {type(g).__name__}")
     if ntype is not None and etype is not None:
@@ -221,14 +222,14 @@ def _locate(g: Any, ntype: str | None, etype: EdgeType | None) -> tuple[Frame, i
         except (DGLError, TypeError) as error:
             raise ValueError(f"etype: want one of {g.canonical_etypes}, got {etype!r} ({error})") from None
         what = f"edges of type {g.canonical_etypes[type_id]}"
-        return g._edge_frames[type_id], g._graph.num_edges(type_id), what
+        return g._edge_frames[type_id], what
     names = _node_type_names(g)
     if ntype is None and len(names) == 1:
         ntype = names[0]
     if ntype not in names:
         raise ValueError(f"ntype: want one of {names}, got {ntype!r}")
     type_id = g.get_ntype_id(ntype)
-    return g._node_frames[type_id], g._graph.num_nodes(type_id), f"nodes of type {ntype!r}"
+    return g._node_frames[type_id], f"nodes of type {ntype!r}"
 
 
 def _node_type_names(g: DGLGraph) -> list[str]:

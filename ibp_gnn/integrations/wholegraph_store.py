@@ -265,7 +265,9 @@ class DistributedFeatureStore:
         is_raw = torch.nonzero(records[:, self._slot_bytes]).flatten() if self._overflow is not None else ids[:0]
         pulled = CompressedRows.empty(count, self.codec.row_bytes, self._slot_bytes, len(is_raw), self.device)
         slots = pulled.slot_matrix()
-        slots.copy_(records[:, : self._slot_bytes])
+        # torch copies rows with gaps element by element: words are fewer than bytes.
+        element = torch.int32 if self._slot_bytes % _WORD_BYTES == 0 else torch.uint8
+        slots.view(element).copy_(records[:, : self._slot_bytes].view(element))
         pulled.bitmask.copy_(pack_bits(records[:, self._slot_bytes] == 0))
         if self._overflow is not None:
             shifts = 8 * torch.arange(_INDEX_BYTES, device=self.device)

@@ -52,7 +52,7 @@ class GpuDecoder(Decoder):
         self._raw_weights: dict[int, torch.Tensor] = {}
         self._gathers: dict[tuple[int, int | None], GpuGather] = {}
         self._landings: list[_Landing] = []
-        self._raw = self._ids = torch.empty(0, dtype=torch.uint8, device=device)
+        self._raw = torch.empty(0, dtype=torch.uint8, device=device)
         self._raw_free = torch.cuda.Event()
         # What was read after a weight the last time; at first, the order of the model's modules.
         streamed = [number for number, one in enumerate(placed) if one.lands]
@@ -67,12 +67,10 @@ class GpuDecoder(Decoder):
         device, decoded = self.device, [one.weight for one in self._placed if one.is_decoded]
         landing_bytes = max((one.weight.layout.nbytes for one in self._placed if one.lands), default=0)
         most_bytes = max((weight.padded_nbytes for weight in decoded), default=0)
-        most_blocks = max((weight.layout.num_rows for weight in decoded), default=0)
         del decoded  # as the only one who holds them, the list of weights lets go of each
         with torch.inference_mode(False), torch.cuda.device(device):
             self._raw = torch.empty(most_bytes, dtype=torch.uint8, device=device)
             self._raw_free.record()
-            self._ids = torch.arange(most_blocks, dtype=torch.int32, device=device)
             if landing_bytes:
                 self._landings = [_Landing(landing_bytes, device) for _ in range(self._prefetch + 1)]
             for number, one in enumerate(self._placed):
@@ -184,9 +182,9 @@ class GpuDecoder(Decoder):
 
     def _gather(self, number: int, slot: int | None) -> None:
         weight = self._placed[number].weight
-        ids, out = self._ids[: weight.layout.num_rows], self._raw[: weight.padded_nbytes]
+        rows, out = range(weight.layout.num_rows), self._raw[: weight.padded_nbytes]
         # All blocks of the GPU: the rows are in its memory.
-        self._gathers[number, slot].gather(ids, out, ordered=False, max_blocks=0)
+        self._gathers[number, slot].gather(rows, out, ordered=False, max_blocks=0)
 
     def _landed(self, number: int) -> int:
         """The landing buffer that the weight's bytes are in, or on their way to."""
@@ -241,7 +239,7 @@ class GpuDecoder(Decoder):
     @property
     def device_nbytes(self) -> int:
         weights = sum(one.weight.nbytes for one in self._placed if one.place == "compressed")
-        raw = sum(tensor.nbytes for tensor in (self._raw, self._ids, *self._raw_weights.values()))
+        raw = sum(tensor.nbytes for tensor in (self._raw, *self._raw_weights.values()))
         return raw + weights + sum(landing.buffer.numel() for landing in self._landings)
 
     @property

@@ -136,8 +136,7 @@ class CompressedWeight:
             raw = torch.empty(self.padded_nbytes, dtype=torch.uint8, device=device)
             landed = self.layout.rows_in(self.buffer.to(device))
             gather = GpuGather(self.codec.form, device, MappedRows.on_device(landed), lead_bytes=landed.slot_bytes)
-            ids = torch.arange(self.layout.num_rows, dtype=torch.int32, device=device)
-            gather.gather(ids, raw, ordered=False, max_blocks=0)
+            gather.gather(range(self.layout.num_rows), raw, ordered=False, max_blocks=0)
             return self.shaped(raw)
 
 

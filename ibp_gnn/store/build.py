@@ -26,6 +26,7 @@ from ..codec.slot_length import (
 from ..codec.values import as_tensor, check_row_shape, num_values
 from .file.journal import LostWorkError
 from .order import slots_of
+from .precision import Precision
 from .progress import progress_bar
 from .row_readers import ArrayReader, Chunks, RowReader, chunk_length
 
@@ -60,7 +61,8 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to build, checked. order: int32 [n], the row of each slot, and slot_of, its inverse; or both None."""
+    """What to build, checked. order: int32 [n], the row of each slot, and slot_of, its inverse; or both None.
+    precision: what the rows are rounded to; None: they stay as they are."""
 
     features: Any
     codec: Codec
@@ -69,6 +71,7 @@ class Job:
     slot_of: torch.Tensor | None
     step: int
     progress: bool | None
+    precision: Precision | None = None
 
     @classmethod
     def check(
@@ -79,6 +82,8 @@ class Job:
         order: Any,
         chunk_rows: int | None,
         progress: bool | None = None,
+        precision: str | None = None,
+        out_dtype: torch.dtype | None = None,
     ) -> Job:
         """The arguments are those of `CompressedFeatureStore.build`. Fits the codec if it is a name."""
         if layout not in _LAYOUTS:
@@ -87,20 +92,30 @@ class Job:
             as_tensor(features, "features")  # raises, as below
         check_row_shape(tuple(features.shape), "features")
         as_tensor(features[:0] if isinstance(features, np.ndarray) else features, "features")  # raises
+        rounding = None
+        if precision is not None:
+            rounding = Precision.fit(features, precision, out_dtype, _step_of(features, chunk_rows), progress)
+        elif out_dtype is not None:
+            raise ValueError(f"out_dtype: want None without a precision, got {out_dtype}")
         if isinstance(codec, str):
             sample = features if len(features) else _row_of_zeros(as_tensor(features, "features"))
+            if rounding is not None:
+                sample = rounding.round(sample_rows(sample))
             codec, layout = fit_codec_and_layout(sample, codec, layout)
         elif not isinstance(codec, Codec):
             raise TypeError(f"codec: want a name or a Codec, got {type(codec).__name__}")
         elif layout == "auto":
-            layout = _smaller_layout(features, codec, codec) if len(features) else "compact"
+            sample = sample_rows(features) if len(features) else None
+            if sample is not None and rounding is not None:
+                sample = rounding.round(sample)
+            layout = "compact" if sample is None else _smaller_layout(sample, codec, codec)
         step = chunk_length(chunk_rows, codec.row_bytes, _PACKED_STEP if layout == "packed" else 32)
         slot_of = None if order is None else slots_of(order, len(features))
         inverse = None
         if slot_of is not None:
             inverse = torch.empty_like(slot_of)
             inverse[slot_of.to(torch.int64)] = torch.arange(len(slot_of), dtype=torch.int32, device="cpu")
-        return cls(features, codec, layout, inverse, slot_of, step, progress)
+        return cls(features, codec, layout, inverse, slot_of, step, progress, rounding)
 
     @property
     def num_rows(self) -> int:
@@ -113,7 +128,11 @@ class Job:
         return progress_bar("compressing", 2 * self.num_rows * row_bytes, self.progress, done_bytes=done)
 
     def reader(self) -> ArrayReader:
-        return ArrayReader(self.features, self.codec, self.step, self.order)
+        return ArrayReader(self.features, self.codec, self.step, self.order, self.precision)
+
+
+def _step_of(features: Any, chunk_rows: int | None) -> int:
+    return chunk_length(chunk_rows, num_values(tuple(features.shape[1:])) * features.dtype.itemsize)
 
 
 def _row_of_zeros(features: torch.Tensor) -> torch.Tensor:

@@ -25,10 +25,12 @@ from ..concurrency.fork_safe_lock import ForkSafeLock
 from ..concurrency.interrupts import uninterrupted
 from ..concurrency.read_write_lock import ReadWriteLock
 from .build import Job, Layout, build_in_memory, warn_if_larger
+from .compiled_gather import gather_by_name, is_compiling, name_source
 from .file.held_file import HeldFile
 from .file.reading import StoreFile
 from .file.writing import save
 from .pinned import PinError, PinnedRows
+from .precision import Precision, PrecisionName
 from .shared_rows import SharedRows
 from .tensor_like import INDEX_ADVICE, TensorLike
 from .updates import RowWriter, StoreCache, StoreOnGpu, UndoError, write_all
@@ -92,6 +94,7 @@ class CompressedFeatureStore(TensorLike):
         writable: bool = True,
         shared: SharedRows | None = None,
         layout: Layout | None = None,
+        precision: Precision | None = None,
     ) -> None:
         """Use `build` and `load`.
 
@@ -105,6 +108,7 @@ class CompressedFeatureStore(TensorLike):
             writable: whether `update` may write the rows.
             shared: where the rows are if processes share them.
             layout: what was asked for. None: what the slots look like.
+            precision: see the property.
 
         Raises:
             ValueError: another `pin`.
@@ -120,6 +124,7 @@ class CompressedFeatureStore(TensorLike):
         self._lead_bytes = lead_bytes
         self._pin = pin
         self._layout = layout
+        self._precision = precision
         self._pinned: PinnedRows | None = None
         self._pinned_by: tuple[int, torch.device | None] = os.getpid(), None  # process, and the GPU it was for
         self._pin_failed: str | None = None  # why
@@ -131,6 +136,7 @@ class CompressedFeatureStore(TensorLike):
         self._torn: str | None = None  # why the rows are neither old nor new ones
         self._caches: weakref.WeakSet[StoreCache] = weakref.WeakSet()
         self._shared = shared
+        self._name = name_source(self)
         self.lock = ReadWriteLock()
         self.lock.outer = shared
         if pin is True:
@@ -147,6 +153,8 @@ class CompressedFeatureStore(TensorLike):
         pin: bool | str = "auto",
         chunk_rows: int | None = None,
         progress: bool | None = None,
+        precision: PrecisionName | None = None,
+        out_dtype: torch.dtype | None = None,
     ) -> CompressedFeatureStore:
         """Compresses all rows of features, in chunks.
 
@@ -164,6 +172,10 @@ class CompressedFeatureStore(TensorLike):
                 that fails; True = page-lock now, or raise PinError; False = always the staging buffer.
             chunk_rows: rows of a chunk. None: 24 MiB worth.
             progress: whether to show a progress bar. None: where stderr is a terminal, from a second on.
+            precision: LOSSY: values are rounded to it first: "bf16", "fp16", "fp8_e4m3" or "fp8_e5m2", the last two
+                with a scale for each column. None: lossless.
+            out_dtype: with a precision, the dtype of the store and of what it gathers: floats that hold the precision's
+                values. None: that of features.
 
         Returns:
             The store, in CPU memory. If it takes more bytes than the raw rows, a warning says so.
@@ -173,9 +185,9 @@ class CompressedFeatureStore(TensorLike):
             ValueError: other bad arguments.
             PinError: with pin=True, if the system refuses.
         """
-        job = Job.check(features, codec, layout, order, chunk_rows, progress)
+        job = Job.check(features, codec, layout, order, chunk_rows, progress, precision, out_dtype)
         rows, lead_bytes = build_in_memory(job)
-        store = cls(job.codec, rows, lead_bytes, pin, job.slot_of, layout=job.layout)
+        store = cls(job.codec, rows, lead_bytes, pin, job.slot_of, layout=job.layout, precision=job.precision)
         _logger.debug("built %s", store)
         warn_if_larger(store.nbytes, store.raw_nbytes, stacklevel=2)
         return store
@@ -206,6 +218,7 @@ class CompressedFeatureStore(TensorLike):
         pin: bool | str = "auto",
         verify: Literal["load", "read"] = "load",
         progress: bool | None = None,
+        lossy: bool = False,
     ) -> CompressedFeatureStore:
         """Opens a store file, which must not be changed while it is open; it may come from anyone.
 
@@ -222,6 +235,8 @@ class CompressedFeatureStore(TensorLike):
                 those of the blocks that a gather touches, at the first one that does (all of them before rows go to a
                 GPU's kernel).
             progress: as for `build`, while checksums are compared.
+            lossy: whether to take a file whose values were rounded (the `precision` of `build`). A lossless one is
+                always taken.
 
         Returns:
             The store.
@@ -230,13 +245,21 @@ class CompressedFeatureStore(TensorLike):
             FormatError: the file is damaged; says where. With verify="read", `gather` may raise it, too.
             OSError: the file cannot be read.
             PinError: with pin=True, if the system refuses.
-            ValueError: another `verify`, or "read" for rows that are read to memory.
+            ValueError: another `verify`, or "read" for rows that are read to memory; a LOSSY file, but with
+                lossy=True.
         """
         if verify not in ("load", "read"):
             raise ValueError(f"verify: want 'load' or 'read', got {verify!r}")
         if verify == "read" and (shared or not mmap):
             raise ValueError("verify: want 'load' for rows that are read to memory, got 'read'")
-        held = HeldFile(StoreFile(path), "shared" if shared else "mapped" if mmap else "private")
+        file = StoreFile(path)
+        if file.header.precision is not None and not lossy:
+            file.close()
+            raise ValueError(
+                f"{file.path}: want lossless rows, got {file.header.precision}; lossy=True (in a training config "
+                f"store.precision={file.header.precision.name}) takes them"
+            )
+        held = HeldFile(file, "shared" if shared else "mapped" if mmap else "private")
         if verify == "load":
             held.check(progress)
         return cls(**_parts(held), pin=pin, writable=not (mmap or shared))
@@ -269,6 +292,8 @@ class CompressedFeatureStore(TensorLike):
             ValueError: an `out` that does not fit, or after `close`.
             RuntimeError: an `out` that needs grad, or a GPU that torch cannot use.
         """
+        if out is None and is_compiling():
+            return gather_by_name(ids, self._name, device)
         ids = as_ids(ids, advice=INDEX_ADVICE)
         target = resolve_device(device, ids.device)
         if target.type == "cuda":
@@ -315,7 +340,7 @@ class CompressedFeatureStore(TensorLike):
 
         Args:
             ids: [n] int32/int64, distinct, n == 0 allowed, on any device.
-            rows: [n, *row_shape] of the store's dtype, their new values, on any device.
+            rows: [n, *row_shape] of the store's dtype, their new values, on any device. A LOSSY store rounds them.
 
         Raises:
             IndexError: names the first bad id.
@@ -347,6 +372,8 @@ class CompressedFeatureStore(TensorLike):
             )
         ids, rows = as_ids(ids).to("cpu", torch.int64), as_tensor(rows)
         self.codec.check_rows(rows)
+        if self._precision is not None:
+            rows = self._precision.round(rows)
         if len(rows) != len(ids):
             raise ValueError(f"rows: want {len(ids)} of them, as many as ids, got {len(rows)}")
         check_ids_on_cpu(ids, held.num_rows)
@@ -525,6 +552,11 @@ class CompressedFeatureStore(TensorLike):
         """ids: [n] int32/int64 in range, on the CPU. Returns the slots of these nodes: the ids themselves, or int64 [n]
         where the store has an order."""
         return ids if self._slot_of is None else self._slot_of[ids].to(torch.int64)
+
+    @property
+    def precision(self) -> Precision | None:
+        """What the values were rounded to, LOSSY; None for a lossless store."""
+        return self._precision
 
     @property
     def slot_of(self) -> torch.Tensor | None:
@@ -736,9 +768,10 @@ class CompressedFeatureStore(TensorLike):
     def __repr__(self) -> str:
         if self._rows is None:
             return "CompressedFeatureStore(closed)"
+        lossy = "" if self._precision is None else f", {self._precision}"
         return (
             f"CompressedFeatureStore({list(self.shape)} {self.dtype}, {self.layout}, slot_bytes={self.slot_bytes}, "
-            f"nbytes={self.nbytes}, savings={self.savings:.1%})"
+            f"nbytes={self.nbytes}, savings={self.savings:.1%}{lossy})"
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -754,6 +787,7 @@ class CompressedFeatureStore(TensorLike):
                 "pin": self._pin,
                 "slot_of": self._slot_of,
                 "layout": self._layout,
+                "precision": self._precision,
             }
 
     def _reduce_for_processes(self) -> tuple[Any, ...]:
@@ -762,6 +796,7 @@ class CompressedFeatureStore(TensorLike):
         pin = "auto" if self._pin is True else self._pin
         if self._writable:
             state = {"shared": self._share(), "codec": self.codec, "pin": pin, "layout": self._layout}
+            state["precision"] = self._precision
         else:
             state = {**self.__getstate__(), "pin": pin}  # a file's name
         return copyreg.__newobj__, (type(self),), state  # type: ignore[attr-defined]
@@ -800,4 +835,4 @@ def _parts(held: HeldFile) -> dict[str, Any]:
     """The arguments of a store of these rows. Raises FormatError."""
     file = held.file
     parts = {"codec": file.codec(), "rows": held.rows, "lead_bytes": file.header.lead_bytes}
-    return {**parts, "slot_of": file.slot_of(), "held_file": held}
+    return {**parts, "slot_of": file.slot_of(), "held_file": held, "precision": file.header.precision}

@@ -12,6 +12,7 @@ import torch
 from ..codec.codec import Codec
 from ..codec.mapped_arrays import page_releaser
 from ..codec.values import as_tensor, to_bytes
+from .precision import Precision
 
 # Buffers of up to 32 MiB are what glibc's allocator uses again; longer ones it gets from the system each time, page by
 # page.
@@ -39,8 +40,16 @@ class ArrayReader:
     """Rows of an array as they are, or picked in an order. Pages of a memory-mapped file do not stay in memory. Chunks
     are copies."""
 
-    def __init__(self, features: Any, codec: Codec, step: int, order: torch.Tensor | None = None) -> None:
-        """features: [n, *row_shape] tensor, NumPy array or memmap; order: int [n], the row of each slot."""
+    def __init__(
+        self,
+        features: Any,
+        codec: Codec,
+        step: int,
+        order: torch.Tensor | None = None,
+        precision: Precision | None = None,
+    ) -> None:
+        """features: [n, *row_shape] tensor, NumPy array or memmap; order: int [n], the row of each slot;
+        precision: what rows are rounded to."""
         self.num_rows, self._features, self._codec, self._step, self._order = (
             len(features),
             features,
@@ -48,7 +57,7 @@ class ArrayReader:
             step,
             order,
         )
-        self._release = page_releaser(features)
+        self._release, self._precision = page_releaser(features), precision
 
     def chunks(self, first: int = 0) -> Chunks:
         starts = range(first, self.num_rows, self._step)
@@ -69,6 +78,8 @@ class ArrayReader:
             rows = rows.clone()
         chunk = as_tensor(rows, "features").cpu()
         self._release(where if isinstance(where, slice) else None)
+        if self._precision is not None:
+            chunk = self._precision.round(chunk)
         self._codec.check_rows(chunk)
         return to_bytes(chunk)
 

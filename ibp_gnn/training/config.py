@@ -13,6 +13,7 @@ from ..config import ConfigError, setting
 from ..datasets import DatasetError, check_settings
 from ..gpu.capacity import parse_capacity
 from ..gpu.hotness import Policy
+from ..store.precision import PrecisionName
 
 _MANY = 2**62  # rows, bytes
 
@@ -52,6 +53,9 @@ class StoreConfig:
     codec: str = "auto"
     layout: Literal["compact", "inplace", "packed", "auto"] = "compact"
     pin: bool | Literal["auto"] = "auto"
+    precision: PrecisionName | None = None
+    """LOSSY: what values are rounded to before they are compressed; of a store file, what they were rounded to. null:
+    they stay as they are."""
 
     def check_codec(self, section: str) -> None:
         """section: of the config, for the message. Raises ConfigError for a codec that there is not."""

@@ -85,6 +85,8 @@ class Features(Protocol):
     raw_bytes: int
     savings: float
     description: str
+    precision: str | None
+    """LOSSY: what values were rounded to; None: they are as in the data set."""
     cache: dict[str, Any] | None
     """What the GPU cache holds: `rows`, `bytes`, and as `effective_rows` how many rows for each one that would fit into
     these bytes uncompressed; with several features the same of each under `by_type`, where it is None for those without
@@ -119,7 +121,7 @@ class RawFeatures:
     """The uncompressed tensor, for the plain loop."""
 
     savings = 0.0
-    cache = None
+    cache = precision = None
 
     def __init__(self, rows: torch.Tensor) -> None:
         """rows: [num_nodes, d] on the CPU."""
@@ -154,6 +156,7 @@ class FeaturesByType:
         self.store_bytes, self.raw_bytes = sum(p.store_bytes for p in parts), sum(p.raw_bytes for p in parts)
         self.savings = 1 - self.store_bytes / self.raw_bytes
         self.description = "; ".join(f"{name}: {part.description}" for name, part in by_type.items())
+        self.precision = next((part.precision for part in parts if part.precision is not None), None)
         self.cache = _add_caches({name: part.cache for name, part in by_type.items()})
 
     def count_unique(self) -> bool:
@@ -192,15 +195,20 @@ def _open_store(
             order=order,
             pin=config.pin,
             progress=None if progress else False,
+            precision=config.precision,
         )
     try:
-        store = CompressedFeatureStore.load(config.path, pin=config.pin, mmap=mmap)
-    except (OSError, FormatError) as error:
+        store = CompressedFeatureStore.load(config.path, pin=config.pin, mmap=mmap, lossy=config.precision is not None)
+    except (OSError, FormatError, ValueError) as error:
         raise ConfigError(f"store.path: {error}") from error
     if store.shape != tuple(rows.shape) or store.dtype != rows.dtype:
         wanted, got = f"{list(rows.shape)} {rows.dtype}", f"{list(store.shape)} {store.dtype}"
         store.close()
         raise ConfigError(f"store.path: want a store of {wanted} like the data set, got {got} in {config.path}")
+    found = None if store.precision is None else store.precision.name
+    if found != config.precision:
+        store.close()
+        raise ConfigError(f"store.precision: want {found}, as {config.path} has it, got {config.precision}")
     return store
 
 
@@ -236,8 +244,11 @@ class CompressedFeatures:
         self._device = device
         self._counted, self._row_bytes = 0, rows[0].numel() * rows.element_size()
         self.store_bytes, self.raw_bytes, self.savings = store.nbytes, store.raw_nbytes, store.savings
+        lossy = "" if store.precision is None else f"{store.precision}, "
+        self.precision = None if store.precision is None else store.precision.name
+        what = f"{list(store.shape)} {store.dtype}"
         self.description = (
-            f"{store_config.path or store_config.codec}, {store.layout} slots, {list(store.shape)} {store.dtype}, "
+            f"{lossy}{store_config.path or store_config.codec}, {store.layout} slots, {what}, "
             f"{store.nbytes / 1e6:.1f} MB instead of {store.raw_nbytes / 1e6:.1f} MB (savings {store.savings:.1%})"
         )
         self.read_from(store)

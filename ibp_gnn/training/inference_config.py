@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..config import setting
+from ..config import ConfigError, setting
 from .config import DatasetConfig, StoreConfig
 
 
@@ -55,3 +55,6 @@ class InferenceConfig:
     def __post_init__(self) -> None:
         self.store.check_codec("store")
         self.embedding_store.check_codec("embedding_store")
+        if self.embedding_store.precision is not None:
+            got = self.embedding_store.precision
+            raise ConfigError(f"embedding_store.precision: want null: outputs of layers are kept losslessly, got {got}")

@@ -314,6 +314,7 @@ def run(
         "store_bytes": job.features.store_bytes,
         "raw_bytes": job.features.raw_bytes,
         "savings": job.features.savings,
+        "lossy": job.features.precision,
         "cache": job.features.cache,
         "ranks": job.ranks.gather(
             {"rank": job.ranks.rank, "host": socket.gethostname(), "device": str(job.device)}

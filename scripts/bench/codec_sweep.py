@@ -89,16 +89,17 @@ class _Compressed:
     def __init__(self, raw: torch.Tensor) -> None:
         self.raw, self.codec = raw, Codec.fit(raw)
         self.rows = self.codec.compress(raw)
-        mapped = MappedRows.on_device(self.rows)
-        self._gather = GpuGather(self.codec.form, raw.device, mapped, lead_bytes=self.rows.slot_bytes)
+        mapped, lead = MappedRows.on_device(self.rows), self.rows.slot_bytes
+        # All of them cached: hits, as of a CompressedGPUCache.
+        self._gather = GpuGather(self.codec.form, raw.device, mapped, lead_bytes=lead, cache=self.rows)
 
-    def gather(self, ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        self._gather.gather(ids, to_bytes(out), max_blocks=0)
+    def gather(self, ids: torch.Tensor | range, out: torch.Tensor) -> torch.Tensor:
+        self._gather.gather(ids, to_bytes(out))
         return out
 
     def all_calls(self, out: torch.Tensor) -> dict[str, Call]:
         """All rows in order."""
-        ids = torch.arange(len(self.raw), device="cuda")
+        ids = range(len(self.raw))
         return {"copy": lambda i: out.copy_(self.raw), "ours": lambda i: self.gather(ids, out)}
 
     def described(self) -> Results:

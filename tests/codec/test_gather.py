@@ -6,7 +6,9 @@ import pytest
 import torch
 from store_files import build, mixed_rows
 
-from ibp_gnn import CompressedFeatureStore, GatherStats
+from ibp_gnn import Codec, CompressedFeatureStore, GatherStats
+from ibp_gnn.codec.gather import GpuGather, MappedRows
+from ibp_gnn.codec.values import to_bytes
 from ibp_gnn.testing import assert_bitwise_equal
 
 
@@ -75,3 +77,53 @@ def test_what_a_kernel_would_misread_is_refused() -> None:
         with pytest.raises(ValueError, match="want them on cuda:.*, got cpu"):
             gather.gather(ids.cpu(), out)
         assert not out.any()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["normal", "relu"])
+def test_rows_of_every_width_and_alignment(kind: str, dtype: torch.dtype) -> None:
+    """Widths on both sides of what each kernel takes, outputs that start anywhere, and many rows that overflow."""
+    generator = torch.Generator().manual_seed(0)
+    for width in (3, 16, 17, 32, 33, 50, 64, 65, 96, 100, 128, 129, 192, 250, 256, 257, 300, 384, 385, 512, 513, 602,
+                  768, 769, 1000, 1433, 1536, 1537, 2048, 2560, 4097):  # fmt: skip
+        rows = torch.randn(300, width, generator=generator)
+        rows = (torch.relu(rows) if kind == "relu" else rows).to(dtype)
+        codec = Codec.fit(rows, codec="dict")
+        noise = torch.randint(-(2**15), 2**15, (100, width), generator=generator)
+        words = torch.int32 if dtype.itemsize == 4 else torch.int16
+        rows[100:200] = (noise * 65521 if dtype.itemsize == 4 else noise).to(words).view(dtype)
+        compressed = codec.compress(rows.cuda())
+        wanted, mapped = rows.cuda(), MappedRows.on_device(compressed)
+        gather = GpuGather(codec.form, wanted.device, mapped, lead_bytes=compressed.slot_bytes, cache=compressed)
+        for ids in (torch.randint(300, (1000,), generator=generator).cuda(), range(7, 295), range(0)):
+            of_ids = wanted[list(ids)] if isinstance(ids, range) else wanted[ids]
+            for start in (0, 1, 2, 4, 8):  # in values
+                buffer = torch.full((of_ids.numel() + 16,), 7, dtype=dtype, device="cuda")
+                out = buffer[start : start + of_ids.numel()].view(of_ids.shape)
+                gather.gather(ids, to_bytes(out))
+                assert_bitwise_equal(out, of_ids)
+                assert (buffer[:start] == 7).all() and (buffer[start + of_ids.numel() :] == 7).all()
+        gather.check()
+        assert gather.stats().misses == 0 and gather.stats().hits == 5 * (1000 + 288)
+
+
+@pytest.mark.cuda
+def test_a_range_of_ids() -> None:
+    rows = mixed_rows(torch.float32, 100, 2000).cuda()
+    codec = Codec.fit(rows)
+    compressed = codec.compress(rows)
+    assert_bitwise_equal(codec.decompress(compressed), rows)
+    mapped = MappedRows.on_device(compressed)
+    gather = GpuGather(codec.form, rows.device, mapped, lead_bytes=compressed.slot_bytes)
+    out = torch.empty_like(rows[:150])
+    for ordered in (False, True):
+        gather.gather(range(1850, 2000), to_bytes(out), ordered=ordered)
+        assert_bitwise_equal(out, rows[1850:])
+    with pytest.raises(ValueError, match="want step 1"):
+        gather.gather(range(0, 300, 2), to_bytes(out))
+    gather.gather(range(1900, 2050), to_bytes(out))
+    with pytest.raises(IndexError, match="want 0 <= id < 2000"):
+        gather.check()
+    assert_bitwise_equal(out[:100], rows[1900:])
+    assert not out[100:].any()

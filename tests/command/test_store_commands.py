@@ -10,6 +10,7 @@ import torch
 
 from ibp_gnn import CompressedFeatureStore
 from ibp_gnn.command.cli import main
+from ibp_gnn.store.precision import PRECISIONS
 from ibp_gnn.testing import assert_bitwise_equal
 
 
@@ -40,6 +41,26 @@ def test_build_info_verify_extract(dtype, tmp_path, capsys):
         assert np.load(out).dtype == {torch.bfloat16: np.uint16, torch.float8_e5m2: np.uint8}.get(dtype, name)
         assert ("the bits of" in capsys.readouterr().out) == (dtype in (torch.bfloat16, torch.float8_e5m2))
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_lossy_store(npy, tmp_path, capsys):
+    store, out = tmp_path / "x.ibp", tmp_path / "out.npy"
+    assert main(["build", str(npy), str(store), "--precision", "fp8_e4m3", "--quiet"]) == 0
+    assert ", LOSSY fp8_e4m3, codec " in capsys.readouterr().out
+    assert main(["info", str(store), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["precision"] == "fp8_e4m3"
+    assert main(["extract", str(store), str(out), "--quiet"]) == 0
+    assert "LOSSY fp8_e4m3: values were rounded" in capsys.readouterr().out
+    with CompressedFeatureStore.load(store, lossy=True) as loaded:
+        assert_bitwise_equal(torch.from_numpy(np.load(out)), loaded[:])
+        assert not torch.equal(loaded[:], torch.from_numpy(np.load(npy)))
+
+
+def test_precisions_are_those_of_stores(capsys):
+    """Named twice, since the command's help goes without torch."""
+    with pytest.raises(SystemExit):
+        main(["build", "--help"])
+    assert "{" + ",".join(PRECISIONS) + "}" in capsys.readouterr().out.replace("\n", "")
 
 
 def test_store_commands_refuse(npy, tmp_path, capsys):

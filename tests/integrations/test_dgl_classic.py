@@ -515,6 +515,15 @@ def test_fetch(attached: Attached) -> None:
     assert fetch(attached.g, "feat", SOME, device="meta").device.type == "meta"
 
 
+@pytest.mark.skipif(not hasattr(torch.compiler, "is_compiling"), reason="torch.compile breaks the graph there")
+def test_fetch_inside_of_torch_compile() -> None:
+    x = features(NUM_NODES, DIM)
+    g = attach(graph(), "feat", ibp_gnn.CompressedFeatureStore.build(x, progress=False))
+    compiled = torch.compile(lambda ids: (fetch(g, "feat", ids), ids + 1), fullgraph=True, backend="aot_eager")
+    for ids in (SOME, SOME[:1]):
+        assert_same_bits(compiled(ids)[0], x[ids])
+
+
 def test_fetch_of_an_ordinary_tensor(attached: Attached) -> None:
     g = attached.plain()
     assert_same_bits(fetch(g, "feat", SOME.int()), attached.x[SOME])

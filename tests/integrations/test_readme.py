@@ -43,7 +43,11 @@ needs_llm = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("transformers", "accelerate")),
     reason="the extra `llm` is not here",
 )
+needs_compile = pytest.mark.skipif(
+    not hasattr(torch.compiler, "is_compiling"), reason="torch.compile breaks the graph at a gather before torch 2.3"
+)
 needs_gpu = pytest.mark.cuda
+needs_uint32 = pytest.mark.skipif(not hasattr(torch, "uint32"), reason="torch has no uint32")
 ignores_capacity = pytest.mark.filterwarnings("ignore:capacity '1GB':UserWarning")
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*multi-threaded, use of fork.*:DeprecationWarning",
@@ -125,6 +129,16 @@ def check_pyg(names: Names) -> None:
 
 def store_names(folder: Path) -> Names:
     return {"np": np, "store": store(), "ids": IDS}
+
+
+def compile_names(folder: Path) -> Names:
+    return {"torch": torch, "store": store()}
+
+
+def check_compiled(names: Names) -> None:
+    torch._dynamo.reset()
+    out = names["forward"](IDS)
+    torch.testing.assert_close(out, names["layer"](features()[IDS]))  # of a layer, whose sums may be ordered anew
 
 
 def check_store(names: Names) -> None:
@@ -391,12 +405,43 @@ def check_pages(names: Names) -> None:
     assert_bitwise_equal(names["some"], kv.flatten(0, 1)[[3, 70, 200]])
 
 
+def lossy_names(folder: Path) -> Names:
+    return {"ibp_gnn": ibp_gnn, "torch": torch, "features": features(), "ids": IDS}
+
+
+def check_lossy(names: Names) -> None:
+    assert_bitwise_equal(names["x"], names["again"][names["ids"]])
+    assert_bitwise_equal(names["half"][:], features().bfloat16())
+    assert 0 < float((names["x"] - features()[IDS]).norm() / features()[IDS].norm()) < 0.05
+
+
+def weight_names(folder: Path) -> Names:
+    return {"torch": torch, "weight": torch.randn(64, 48, generator=torch.Generator().manual_seed(0))}
+
+
+def check_packed(names: Names) -> None:
+    assert_bitwise_equal(names["h"].unpack(), names["weight"].half().float())
+    assert_bitwise_equal(names["values"], names["w"].unpack().half())
+
+
+def packed_names(folder: Path) -> Names:
+    packing, model = ibp_gnn.packing, torch.nn.Sequential(torch.nn.Linear(48, 64), torch.nn.ReLU()).eval()
+    w = packing.pack_fp8(weight_names(folder)["weight"], "e4m3", scale="row")
+    return {"packing": packing, "w": w, "x": torch.ones(48), "model": model}
+
+
+def check_products(names: Names) -> None:
+    assert torch.allclose(names["y"], names["w"].unpack().sum(1), atol=1e-4)
+    assert isinstance(names["model"][0], ibp_gnn.packing.PackedLinear)
+
+
 EXAMPLES = {
     "readme-dgl": Example(dgl_names, check_dgl_loop, (needs_dgl,)),
     "readme-pyg": Example(pyg_imported, check_pyg, (needs_pyg,)),
     "readme-gpu": Example(gpu_names, check_gpu, (needs_gpu, needs_dgl)),
     "readme-file": Example(file_names, check_file),
     "adapters-store": Example(store_names, check_store),
+    "adapters-compile": Example(compile_names, check_compiled, (needs_compile,)),
     "adapters-dgl": Example(dgl_names, check_dgl_rows, (needs_dgl,)),
     "adapters-graphbolt": Example(graphbolt_names, check_graphbolt, (needs_graphbolt,)),
     "adapters-pyg": Example(pyg_names, check_pyg, (needs_pyg,)),
@@ -414,6 +459,9 @@ EXAMPLES = {
     "dlrm-bag": Example(bag_names, check_bag),
     "dlrm-collection": Example(collection_names, check_collection),
     "dlrm-serving": Example(serving_names, check_serving, (needs_gpu, ignores_capacity)),
+    "precision-store": Example(lossy_names, check_lossy),
+    "precision-pack": Example(weight_names, check_packed, (needs_uint32,)),
+    "precision-linear": Example(packed_names, check_products, (needs_uint32,)),
     "store-files": Example(file_names, check_file),
     "llm-weights": Example(llm_names, check_tokens, (needs_llm,)),
     "llm-checkpoint": Example(llm_names_with_accelerate, check_model, (needs_llm,)),

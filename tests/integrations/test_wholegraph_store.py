@@ -41,7 +41,7 @@ class Records:
     def gather(self, indices: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         assert len(indices) == 0
-        return torch.empty(0, WIDTH * 4 + 1, dtype=torch.uint8)
+        return torch.empty(0, WIDTH * 4 + 4, dtype=torch.uint8)[:, : WIDTH * 4 + 1]  # in whole words
 
 
 def of_one_process(store: CompressedFeatureStore) -> tuple[DistributedFeatureStore, Records]:
@@ -77,6 +77,35 @@ def test_a_process_with_bad_arguments_takes_its_part() -> None:
         with pytest.raises(ValueError, match="out"):
             distributed.gather(torch.tensor([1]), out=torch.empty(2, WIDTH))
         assert records.calls == 2
+
+
+class Stored:
+    """Rows of bytes, in whole words, as WholeGraph gives them."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.row_bytes = rows.shape[1]
+        self.words = torch.nn.functional.pad(rows, (0, -self.row_bytes % 4)).view(torch.int32)
+
+    def gather(self, indices: torch.Tensor) -> torch.Tensor:
+        return self.words[indices].view(torch.uint8)[:, : self.row_bytes]
+
+
+@pytest.mark.parametrize("layout", ["compact", "inplace"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8], ids=str)
+def test_pulled_rows_are_those_of_the_store(layout: str, dtype: torch.dtype) -> None:
+    """Slots of whole words, and others."""
+    rows, store = store_of(dtype, layout=layout)
+    ids = torch.randint(0, ROWS, (500,), generator=torch.Generator().manual_seed(3))
+    with store:
+        distributed, records = of_one_process(store)
+        overflow = distributed._fill(store, torch.arange(ROWS), 0)
+        distributed._records = Stored(torch.cat(list(records.written.values())))  # type: ignore[assignment]
+        if len(overflow):
+            distributed._overflow = Stored(overflow)  # type: ignore[assignment]
+        for of_ids in (ids, ids[:1], ids[:0]):
+            pulled = distributed._pull(of_ids)
+            assert pulled.num_overflow == int(store.overflows(of_ids).sum())
+            assert_bitwise_equal(store.codec.decompress(pulled), rows[of_ids])
 
 
 class TestOnGpu:

@@ -62,6 +62,8 @@ def test_needs_python_alone() -> None:
         ("codec_sizes", double_store_shares, "distributed.md"),
         ("dlrm", lambda record: record["cases"][0]["ratios"][0]["ms"].update(ours_vs_cpu=9999.0), "dlrm.md"),
         ("dlrm", lambda record: record["config"].update(data="minilm_embeddings"), "dlrm.md"),
+        ("precision", lambda record: record["accuracy"][0].update(mean=0.999), "precision.md"),
+        ("precision_sizes", lambda record: record["sizes"][0]["precisions"][1].update(max_error=9.0), "precision.md"),
     ],
 )
 def test_check_finds_another_result(

@@ -55,6 +55,25 @@ def test_features_from_a_store_file(tmp_path) -> None:
         CompressedFeatures(rows, CPU, StoreConfig(path="none.ibp"), CacheConfig(), None, progress=False)
 
 
+def test_lossy_features_say_so(tmp_path) -> None:
+    rows, path = torch.randn(500, 6), str(tmp_path / "x.ibp")
+    features = CompressedFeatures(rows, CPU, StoreConfig(precision="bf16"), CacheConfig(), None, progress=False)
+    assert features.description.startswith("LOSSY bf16, auto, ") and features.precision == "bf16"
+    assert torch.equal(features.source.gather(torch.arange(500)), rows.bfloat16().float())
+    features.store.save(path)
+    features.close()
+    features = CompressedFeatures(rows, CPU, StoreConfig(path, precision="bf16"), CacheConfig(), None, progress=False)
+    assert features.precision == "bf16"
+    features.close()
+    with pytest.raises(ConfigError, match="store.path: .*want lossless rows, got LOSSY bf16"):
+        CompressedFeatures(rows, CPU, StoreConfig(path), CacheConfig(), None, progress=False)
+    with pytest.raises(ConfigError, match="store.precision: want bf16, as .* has it, got fp16"):
+        CompressedFeatures(rows, CPU, StoreConfig(path, precision="fp16"), CacheConfig(), None, progress=False)
+    CompressedFeatureStore.build(rows, progress=False).save(path)
+    with pytest.raises(ConfigError, match="store.precision: want None, as .* has it, got bf16"):
+        CompressedFeatures(rows, CPU, StoreConfig(path, precision="bf16"), CacheConfig(), None, progress=False)
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("capacity", [None, "500 rows"])
 def test_different_rows_are_counted_on_a_gpu(capacity: str | None) -> None:

@@ -23,6 +23,7 @@ def test_training_config_defaults_are_valid() -> None:
         (["cache.capacity=4XB", "device=cpu"], r"cache\.capacity: want bytes .*, got '4XB'"),
         (["cache.capacity=1.5"], r"cache\.capacity: want bytes .*, got 1\.5"),
         (["store.codec=zip"], r"store\.codec: want one of \['auto', 'dict', 'ibp'\], got 'zip'"),
+        (["store.precision=fp4"], r"store\.precision: want one of 'bf16', .* or null, got 'fp4'"),
         (["dataset.name=cora"], r"dataset\.name: want one of \['wordnet'.*, got 'cora'"),
         (
             ["dataset.name=arrays", "dataset.root=x", "dataset.features=glove"],

@@ -1,11 +1,10 @@
-// The bit tricks of the fast gather of codec "dict", each with what shows that it is right. "Nibbles" are four codes,
-// the first lowest, each in four bits, as __byte_perm takes its selectors. A set of values is written as the lowest
-// bits of their nibbles: bit 4k for value k.
+// The bit tricks of the fast gather of codec "dict", each with what shows that it is right; those of codes are in
+// code_bits.h.
 #pragma once
 
 #include <cstdint>
 
-#include "core/bits.h"
+#include "cuda/dict_lanes/code_bits.h"
 
 namespace ibp {
 
@@ -19,69 +18,11 @@ constexpr uint32_t PermuteBytes(uint32_t x, uint32_t y, uint32_t selector) {
   return result;
 }
 
-// How codes of 2 or 3 bits are told apart. Kernels read the bits when they run: one for both lengths takes up to 1 %
-// more instructions than one for each, and half the time to compile.
-struct CodeBits {
-  int bits;
-  uint32_t pair;           // the lower two of four codes
-  uint32_t even, nibbles;  // the codes' bits in nibbles: of the first and third, of all
-  uint32_t escape_to_top;  // adds to each nibble what makes 8 of the escape
-  uint32_t zero_codes;     // the zero code, as often as it fits 32 bits
-
-  IBP_HOST_DEVICE explicit constexpr CodeBits(int bits_)
-      : bits(bits_),
-        pair(LowMask<uint32_t>(2 * bits_)),
-        even(LowMask<uint32_t>(bits_) * 0x0101u),
-        nibbles(LowMask<uint32_t>(bits_) * 0x1111u),
-        escape_to_top((8 - LowMask<uint32_t>(bits_)) * 0x1111u),
-        zero_codes(bits_ == 3 ? 0xb6db6db6u : 0xaaaaaaaau) {}
-
-  // Four codes, which may be followed by others, to nibbles. First the upper two move up to bit 8, then the second and
-  // the fourth move up by half of that.
-  IBP_HOST_DEVICE constexpr uint32_t Nibbles(uint32_t codes) const {
-    const uint32_t pairs = (codes & pair) | ((codes << (8 - 2 * bits)) & ~pair);
-    return ((pairs & even) | ((pairs << (4 - bits)) & ~even)) & nibbles;
-  }
-  // Which nibbles are the escape, the highest code: adding brings it to 8 and all others to less, so nothing carries.
-  IBP_HOST_DEVICE constexpr uint32_t Escapes(uint32_t nibbles) const {
-    return ((nibbles + escape_to_top) >> 3) & 0x1111u;
-  }
-  // Which nibbles are not the zero code. That is one less than the escape: adding one more brings both to 8 or 9.
-  IBP_HOST_DEVICE constexpr uint32_t NotZeros(uint32_t nibbles) const {
-    const uint32_t top = nibbles + escape_to_top;
-    return ((~(top + 0x1111u) | top) >> 3) & 0x1111u;
-  }
-};
-
-// All four codes, whatever they are and whatever follows.
-constexpr bool CodeBitsAreRight(int bits) {
-  const CodeBits codes_are(bits);
-  const uint32_t escape = (1u << bits) - 1;
-  for (uint32_t codes = 0; codes < 1u << (4 * bits); ++codes) {
-    uint32_t nibbles = 0, escapes = 0, not_zeros = 0;
-    for (int k = 0; k < 4; ++k) {
-      const uint32_t code = (codes >> (k * bits)) & escape;
-      nibbles |= code << (4 * k);
-      escapes |= uint32_t{code == escape} << (4 * k);
-      not_zeros |= uint32_t{code != escape - 1} << (4 * k);
-    }
-    if (codes_are.Nibbles(codes) != nibbles || codes_are.Nibbles(codes | ~0u << (4 * bits)) != nibbles ||
-        codes_are.Escapes(nibbles) != escapes || codes_are.NotZeros(nibbles) != not_zeros) {
-      return false;
-    }
-  }
-  return codes_are.NotZeros(codes_are.Nibbles(codes_are.zero_codes)) == 0;
-}
-static_assert(CodeBitsAreRight(2) && CodeBitsAreRight(3));
-
 // The selector with which __byte_perm(in_order, 0, .) hands out the bytes of `in_order`: the first to the first value
-// of the set, and so on; the others get 0. The product adds the set to itself one, two and three nibbles higher: each
-// nibble then counts the values before it, at most 3, so nothing carries. Bit 2 of a selector takes a byte of the
-// second word.
-IBP_HOST_DEVICE constexpr uint32_t ToSetSelector(uint32_t set) {
-  const uint32_t before = set * 0x1110u;
-  return (before & 0x3333u) | ((~set & 0x1111u) << 2);
-}
+// of the set, and so on; the others get 0. A nibble of the selector is how many values of the set come before, at most
+// 3, which 0x1110 adds up, and 4 more for what is not in the set: that takes a byte of the second word. So no nibble
+// carries, and one product and sum is enough.
+IBP_HOST_DEVICE constexpr uint32_t ToSetSelector(uint32_t set) { return set * (0x1110u - 4u) + 0x4444u; }
 
 constexpr bool ToSetIsRight() {
   for (uint32_t members = 0; members < 16; ++members) {

@@ -20,7 +20,7 @@ struct LaneView {
   static constexpr int32_t kTileRowStride = Lanes::kGroups * DictShared<Lanes>::kWindowStride;  // of a group's windows
 
   const DictLayout& layout;
-  const CodeBits codes;
+  const CodeBits& codes;
   const int lane, group, group_lane;
   const int32_t num_values, codes_bytes;
   const int32_t payload_limit;      // of what was fetched of a row, how much can be its payload
@@ -35,11 +35,11 @@ struct LaneView {
   uint64_t dictionary = 0;             // one for the row
   uint32_t escape_symbols[2] = {};     // of the escape codes; 0 for kPlainSymbol
 
-  // Called by whole blocks. `shared` has DictShared::block_bytes.
-  __device__ __forceinline__ LaneView(const DeviceDictCodec& codec, const GatherRequest& request, int32_t window_bytes,
-                                      uint8_t* shared)
+  // Called by whole blocks. `shared` has DictShared::block_bytes. codes_: the codec's, where they are fast to read.
+  __device__ __forceinline__ LaneView(const DeviceDictCodec& codec, const CodeBits& codes_,
+                                      const GatherRequest& request, int32_t window_bytes, uint8_t* shared)
       : layout(codec.layout),
-        codes(layout.code_bits),
+        codes(codes_),
         lane(threadIdx.x % kWarpSize),
         group(lane / Lanes::kLanes),
         group_lane(lane % Lanes::kLanes),
@@ -89,16 +89,13 @@ struct LaneView {
     const uint32_t packed = __funnelshift_r(words[0], words[1], code_shift);
     return Lanes::kZeroCode ? (packed & mask) | (codes.zero_codes & ~mask) : packed & mask;
   }
-  // How many codes of a long row are in the set that `of_kind` makes of four nibbles.
+  // How many codes of a long row are in the set that `of_kind` makes of nibbles.
   template <typename OfKind>
   __device__ __forceinline__ int32_t CountCodes(int32_t skew, const OfKind& of_kind) const {
     int32_t count = 0;
     for (int32_t step_value = 0; step_value < num_values; step_value += Lanes::kStepValues) {
       const uint32_t packed = LoadCodes(0, skew, step_value, MakeCodeMask(step_value));
-#pragma unroll
-      for (int q = 0; q < Lanes::kQuads; ++q) {
-        count += __popc(of_kind(codes.Nibbles(packed >> (4 * codes.bits * q))));
-      }
+      count += __popc(of_kind(codes.template Nibbles<Lanes::kQuads>(packed)));
     }
     return WarpSum(count);
   }
@@ -160,7 +157,8 @@ struct TileRows {
       rows[r].end -= rows[r].skew;  // of what was fetched of the payload
     }
     if constexpr (Lanes::kZeroCode && Lanes::kLongRows) {
-      row_lows[0] = view.CountCodes(rows[0].skew, [&](uint32_t nibbles) { return view.codes.NotZeros(nibbles); });
+      row_lows[0] = view.CountCodes(
+          rows[0].skew, [&](uint32_t nibbles) { return view.codes.template NotZeros<Lanes::kQuads>(nibbles); });
     }
   }
   // Where row r's escape codes start, counted from the payload. With a zero code a damaged row's may be anywhere: then
@@ -209,8 +207,8 @@ __device__ __forceinline__ void ResolvePlain(const LaneView<Lanes>& view, TileRo
                                              uint32_t (&plain)[Lanes::kUnits][Lanes::kQuads],
                                              uint32_t (&symbols)[Lanes::kUnits][Lanes::kQuads]) {
   if (Lanes::kLongRows && tile.row_escapes < 0) {
-    tile.row_escapes =
-        view.CountCodes(tile.rows[0].skew, [&](uint32_t nibbles) { return view.codes.Escapes(nibbles); });
+    tile.row_escapes = view.CountCodes(
+        tile.rows[0].skew, [&](uint32_t nibbles) { return view.codes.template Escapes<Lanes::kQuads>(nibbles); });
   }
   UnitCounts<Lanes> plain_counts;
 #pragma unroll
@@ -237,14 +235,14 @@ __device__ __forceinline__ void ResolvePlain(const LaneView<Lanes>& view, TileRo
   __syncwarp();
 }
 
-// The symbols of the tile's values from first_value on, for each row.
+// The symbols of the tile's values from first_value up to end_value, for each row.
 // Invariant: escapes_before, plain_before and lows_before count what precedes these values in their row; afterwards,
 // what precedes the next ones. Bound: codes of lanes without a value lie at most a step behind the row's. The rank of
 // an escape code is cut so that all before the unit lie below payload_limit; counts within the unit add at most
 // kStepValues codes of kEscapeCodeBits bits.
 template <typename Lanes>
-__device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int32_t first_value, TileRows<Lanes>& tile,
-                                               UnitValues<Lanes>& values) {
+__device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int32_t first_value, int32_t end_value,
+                                               TileRows<Lanes>& tile, UnitValues<Lanes>& values) {
   constexpr int kUnits = Lanes::kUnits, kQuads = Lanes::kQuads;
   constexpr CodeBits kEscapeCodes(kEscapeCodeBits);
   UnitCounts<Lanes> counts, low_counts;
@@ -253,15 +251,15 @@ __device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int3
   for (int u = 0; u < kUnits; ++u) {
     const int r = u / Lanes::kSteps, step = u % Lanes::kSteps;
     const int32_t step_value = first_value + step * Lanes::kStepValues;
-    if (Lanes::kManySteps && step_value >= view.num_values) continue;
+    if (Lanes::kManySteps && step_value >= end_value) continue;
     const uint32_t mask = Lanes::kManySteps ? view.MakeCodeMask(step_value) : view.code_masks[step];
     const uint32_t packed = view.LoadCodes(r, tile.rows[r].skew, step_value, mask);
+    const uint32_t nibbles = view.codes.template Nibbles<kQuads>(packed);
+    values.escaped[u] = view.codes.template Escapes<kQuads>(nibbles);
+    if (Lanes::kZeroCode) values.with_low[u] = view.codes.template NotZeros<kQuads>(nibbles);
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
-      const uint32_t nibbles = view.codes.Nibbles(packed >> (4 * view.codes.bits * q));
-      values.escaped[u] |= view.codes.Escapes(nibbles) << (16 * q);
-      if (Lanes::kZeroCode) values.with_low[u] |= view.codes.NotZeros(nibbles) << (16 * q);
-      values.symbols[u][q] = LookUpSymbols(view, step_value, q, nibbles);
+      values.symbols[u][q] = LookUpSymbols(view, step_value, q, nibbles >> (16 * q));
     }
     counts.Add(u, __popc(values.escaped[u]));
     if (Lanes::kZeroCode) low_counts.Add(u, __popc(values.with_low[u]));
@@ -291,15 +289,14 @@ __device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int3
     const uint32_t rank = min(tile.escapes_before[r], most_before) + counts.Of(u);
     const uint32_t bit = 8 * (escape_byte % 4) + rank * kEscapeCodeBits;  // payloads start at multiples of 4 bytes
     const uint32_t* words = reinterpret_cast<const uint32_t*>(tile.Payload(view, r, escape_byte / 4 * 4)) + bit / 32;
-    uint32_t packed = __funnelshift_r(words[0], words[1], bit % 32);
+    uint32_t nibbles = kEscapeCodes.template Nibbles<kQuads>(__funnelshift_r(words[0], words[1], bit % 32));
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
       const uint32_t of_quad = (values.escaped[u] >> (16 * q)) & 0xffffu;
-      const uint32_t nibbles = kEscapeCodes.Nibbles(packed);
       values.symbols[u][q] |= ToSet(__byte_perm(view.escape_symbols[0], view.escape_symbols[1], nibbles), of_quad);
       plain[u][q] = ToSet(__byte_perm(0, 1u << 24, nibbles), of_quad);  // byte kPlainSymbol of the two words is 1
       any_plain |= plain[u][q];
-      if (q + 1 < kQuads) packed >>= kEscapeCodeBits * __popc(of_quad);
+      if (q + 1 < kQuads) nibbles >>= 4 * __popc(of_quad);  // by 16 at most
     }
     tile.escapes_before[r] += totals.Of(u);
   }
@@ -308,33 +305,38 @@ __device__ __forceinline__ void ResolveSymbols(const LaneView<Lanes>& view, int3
 
 // Values from symbols and low bits, to the output.
 // Invariant: a unit is stored if the tile has its row and the row has its first value; nothing else is.
-// Bound: without a zero code, low bits of values that the row has lie within the payload, which is fetched that far,
-// and so does all but the last word. With one, a damaged row's are cut to payload_limit.
+// Bound: without a zero code, low bits of values that the row has lie within the payload, and those of lanes without a
+// value at most kMostSteps steps behind. With one, they are cut to payload_limit.
 template <typename Lanes, typename Output>
 __device__ __forceinline__ void StoreTile(const LaneView<Lanes>& view, const Output& output, int32_t first_value,
-                                          const TileRows<Lanes>& tile, const UnitValues<Lanes>& values) {
+                                          int32_t end_value, const TileRows<Lanes>& tile,
+                                          const UnitValues<Lanes>& values) {
   using Float = typename Lanes::Float;
 #pragma unroll
   for (int u = 0; u < Lanes::kUnits; ++u) {
     const int r = u / Lanes::kSteps, step = u % Lanes::kSteps;
     const int32_t step_value = first_value + step * Lanes::kStepValues;
-    const int32_t column = step_value + view.group_lane * Lanes::kValues;
+    if (Lanes::kManySteps && step_value >= end_value) continue;
     const RowEntry& row = tile.rows[r];
-    if (row.end > 0 && column < view.num_values) {
-      uint4 x;
-      if constexpr (Lanes::kZeroCode) {
-        const int bit = min(8 * view.codes_bytes + values.low_ranks[u] * Lanes::kLowBits, 8 * view.payload_limit);
-        x = AssemblePresent<Float>(reinterpret_cast<const uint32_t*>(tile.Payload(view, r, 0)) + bit / 32, bit % 32,
-                                   values.with_low[u], view.layout.sign_low, values.symbols[u]);
-      } else {
-        const uint8_t* low =
-            view.low_window + (r * LaneView<Lanes>::kTileRowStride + row.skew + step_value * Lanes::kLowBits / 8);
-        const int before = (Lanes::kWhole ? 0 : view.codes_bytes) +
-                           (Lanes::kLaneLowBytes % 4 ? view.group_lane * Lanes::kLaneLowBytes : 0);
-        x = AssembleValues<Float>(low, before % 4, values.symbols[u]);
-      }
-      output.StoreUnit(output.Row(row.position), column, x, view.num_values - column);
+    uint4 x;
+    if constexpr (Lanes::kValues * Lanes::kLowBits % 8 != 0 && !Lanes::kZeroCode) {  // lanes share bytes
+      const int column = step_value + view.group_lane * Lanes::kValues;
+      const int bit = min(8 * view.codes_bytes + column * Lanes::kLowBits, 8 * view.payload_limit);
+      x = AssemblePresent<Float>(reinterpret_cast<const uint32_t*>(tile.Payload(view, r, 0)) + bit / 32, bit % 32,
+                                 0x11111111u, true, values.symbols[u]);
+    } else if constexpr (Lanes::kZeroCode) {
+      const int bit = min(8 * view.codes_bytes + values.low_ranks[u] * Lanes::kLowBits, 8 * view.payload_limit);
+      x = AssemblePresent<Float>(reinterpret_cast<const uint32_t*>(tile.Payload(view, r, 0)) + bit / 32, bit % 32,
+                                 values.with_low[u], view.layout.sign_low, values.symbols[u]);
+    } else {
+      const uint8_t* low =
+          view.low_window + (r * LaneView<Lanes>::kTileRowStride + row.skew + step_value * Lanes::kLowBits / 8);
+      const int before = (Lanes::kWhole ? 0 : view.codes_bytes) +
+                         (Lanes::kLaneLowBytes % 4 ? view.group_lane * Lanes::kLaneLowBytes : 0);
+      x = AssembleValues<Float>(low, before % 4, values.symbols[u]);
     }
+    // Lanes without a value have assembled what is there: so nothing that comes before waits for a branch.
+    output.StoreUnit(row.end > 0, output.Row(row.position), step_value, view.num_values, view.group_lane, x);
   }
 }
 
@@ -355,14 +357,24 @@ __device__ __forceinline__ void FlagLongRows(const LaneView<Lanes>& view, const 
   }
 }
 
+// How many values of a row its tiles have: of long ones all the same, as nearly as whole steps can be.
+template <typename Lanes>
+__device__ __forceinline__ int32_t TileValues(int32_t num_values) {
+  const int32_t steps = (num_values + Lanes::kStepValues - 1) / Lanes::kStepValues;
+  const int32_t tiles = (steps + Lanes::kSteps - 1) / Lanes::kSteps;
+  return (steps + tiles - 1) / tiles * Lanes::kStepValues;
+}
+
 template <typename Lanes, typename Output>
 __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
     DictLanesKernel(const __grid_constant__ DeviceDictCodec codec, const __grid_constant__ GatherRequest request,
                     int32_t window_bytes, GatherGrid grid) {
   extern __shared__ uint4 shared[];
-  const LaneView<Lanes> view(codec, request, window_bytes, reinterpret_cast<uint8_t*>(shared));
-  const Output output(request, codec.layout.row_bytes);
+  const LaneView<Lanes> view(codec, codec.codes, request, window_bytes, reinterpret_cast<uint8_t*>(shared));
+  __shared__ typename Output::Stage stages[Lanes::kWhole ? 1 : kWarpsPerBlock];
+  const Output output(request, codec.layout.row_bytes, stages[Lanes::kWhole ? 0 : threadIdx.x / kWarpSize]);
   const WarpShare share = MakeWarpShare(request, grid);
+  const int32_t tile_values = TileValues<Lanes>(view.num_values);
   RowCounts counts;
   for (int64_t first = share.first; first < share.end; first += share.stride) {
     const Batch batch = ListRows<Lanes>(request, codec.layout.row_bytes, share, first, view.lane, view.entries, counts);
@@ -376,10 +388,11 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
       TileRows<Lanes> tile(view, first_row);
       int32_t first_value = 0;
       do {
+        const int32_t end_value = Lanes::kLongRows ? min(first_value + tile_values, view.num_values) : view.num_values;
         UnitValues<Lanes> values;
-        ResolveSymbols(view, first_value, tile, values);
-        StoreTile(view, output, first_value, tile, values);
-        first_value += Lanes::kSteps * Lanes::kStepValues;
+        ResolveSymbols(view, first_value, end_value, tile, values);
+        StoreTile(view, output, first_value, end_value, tile, values);
+        first_value += tile_values;
       } while (Lanes::kLongRows && first_value < view.num_values);
       __syncwarp();  // the windows are filled again
       FlagLongRows(view, tile, first_row, batch.num_payloads, any_long);

@@ -424,7 +424,9 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
   }
   __syncthreads();
 
-  const LaneView<Lanes> view(feature.codec, feature.rows, feature.window_bytes, reinterpret_cast<uint8_t*>(shared));
+  const CodeBits codes = feature.codec.codes;
+  const LaneView<Lanes> view(feature.codec, codes, feature.rows, feature.window_bytes,
+                             reinterpret_cast<uint8_t*>(shared));
   const PoolOutput<Lanes> output(pool, feature, bags, view.num_values);
   const int32_t row_bytes = view.layout.row_bytes, num_ids = bag_ends[num_bags - 1];
   auto start_of_stream = [&](int stream) -> int32_t {
@@ -474,7 +476,7 @@ __global__ void __launch_bounds__(kThreads, Lanes::kBlocksPerMultiprocessor)
       if (first_row + Lanes::kTileRows < end_row) fetch.Start(view, first_row + Lanes::kTileRows);
       TileRows<Lanes> tile(view, first_row);
       UnitValues<Lanes> values;
-      ResolveSymbols(view, 0, tile, values);
+      ResolveSymbols(view, 0, view.num_values, tile, values);
 #pragma unroll
       for (int r = 0; r < Lanes::kRows; ++r) {
         const int32_t i = first_row / Lanes::kGroups + r;

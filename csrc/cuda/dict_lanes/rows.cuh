@@ -24,7 +24,7 @@ struct Batch {
 // Looks up the ids from `first` on, and lists the rows in shared memory: the payloads, then the others. Called by whole
 // warps.
 // Invariant: all 32 entries are written. Those from num_payloads on have end 0 and skew 0: nothing is fetched for them,
-// and nothing of them is stored by StoreTile.
+// and nothing of them is stored by StoreTile. Of these, raw rows have a base.
 template <typename Lanes>
 __device__ __forceinline__ Batch ListRows(const GatherRequest& request, int32_t row_bytes, const WarpShare& share,
                                           int64_t first, int lane, RowEntry* entries, RowCounts& counts) {
@@ -47,6 +47,7 @@ __device__ __forceinline__ Batch ListRows(const GatherRequest& request, int32_t 
     entries[payloads_before] = entry;
     if (!mine.hit) counts.store_bytes += RoundUp(entry.end, kLoadBytes);
   } else {
+    if (mine.kind == RowKind::kRaw) entry.base = mine.source;
     entries[batch.num_payloads + lane - payloads_before] = entry;
     if (mine.kind == RowKind::kRaw && !mine.hit) {
       counts.store_bytes += RawRowBytes(request, row_bytes);
@@ -65,7 +66,10 @@ template <typename Lanes, typename Output>
 __device__ __forceinline__ void StoreOtherRows(const DeviceDictCodec& codec, const GatherRequest& request,
                                                const Batch& batch, bool any_long, int lane, const RowEntry* entries,
                                                const Output& output, RowCounts& counts) {
-  unsigned others = LowMask<uint32_t>(batch.count) & ~batch.payload_lanes;
+  const unsigned not_payloads = LowMask<uint32_t>(batch.count) & ~batch.payload_lanes;
+  const unsigned raw = __ballot_sync(kWholeWarp, batch.mine.kind == RowKind::kRaw);
+  if (raw) output.StoreRawRows(entries + batch.num_payloads, kWarpSize - batch.num_payloads, lane);
+  unsigned others = not_payloads & ~raw;
   if (__any_sync(kWholeWarp, any_long)) {
     __syncwarp();
     const int looked_up_by = entries[lane].lane;
@@ -77,7 +81,7 @@ __device__ __forceinline__ void StoreOtherRows(const DeviceDictCodec& codec, con
     const int of_lane = __ffs(others) - 1;
     const RowRef ref = batch.mine.Broadcast(of_lane);
     const auto row = output.Row(__shfl_sync(kWholeWarp, batch.position, of_lane));
-    bool whole = ref.kind == RowKind::kRaw;
+    bool whole = false;
     if (ref.kind == RowKind::kPayload) {
       if constexpr (!Lanes::kZeroCode) {  // with a zero code the whole slot was fetched
         whole = output.StorePayload(codec, row, ref.source, ref.payload_limit);
@@ -87,8 +91,6 @@ __device__ __forceinline__ void StoreOtherRows(const DeviceDictCodec& codec, con
         if (!whole) ReportError(request, kDamagedRow, batch.position);
         if (!Lanes::kZeroCode && !ref.hit) counts.store_bytes += ref.payload_limit;
       }
-    } else if (whole) {
-      output.StoreRaw(row, ref.source, lane);
     }
     if (!whole) output.StoreZeros(row, lane);
   }

@@ -1,6 +1,6 @@
 // The fast gather of codec "dict": what a kernel is made for, and the words that the other files use.
 //
-// It takes the usual forms: codes of 2 or 3 bits, symbols of at most 8 bits, nothing trimmed.
+// It takes the usual forms: codes of 2 or 3 bits, symbols of at most 8 bits, nothing trimmed (but trimmed.cuh).
 //
 //   a warp, 32 lanes               a tile: kRows rows for each group               a row: kSteps steps
 //
@@ -33,31 +33,33 @@
 namespace ibp {
 
 // --- shapes: how rows are spread over lanes -------------------------------------------------------------------
-//   kLanes  lanes that share a row
-//   kRows   rows of a group in a tile
-//   kSteps  steps of a row in a tile
-//   kLoads  16-byte loads of a lane that bring the first bytes of a payload
+//   kLanes   lanes that share a row
+//   kRows    rows of a group in a tile
+//   kSteps   steps of a row in a tile
+//   kLoads   16-byte loads of a lane that bring the first bytes of a payload
+//   kBlocks  of a multiprocessor: two have 128 registers a thread, three 80
+template <int kLanes_, int kRows_, int kSteps_, int kLoads_, int kBlocks_>
+struct Shape {
+  static constexpr int kLanes = kLanes_, kRows = kRows_, kSteps = kSteps_, kLoads = kLoads_, kBlocks = kBlocks_;
+  static constexpr bool kLong = false;
+};
 
 // One step, and a payload that one load of each lane brings.
 template <int kLanes_>
-struct ShortRows {
-  static constexpr int kLanes = kLanes_, kRows = 4, kSteps = 1, kLoads = 1;
-};
+using ShortRows = Shape<kLanes_, 4, 1, 1, 3>;
 
-struct TwoStepRows {
-  static constexpr int kLanes = 32, kRows = 2, kSteps = 2, kLoads = 2;
-};
+using TwoStepRows = Shape<32, 2, 2, 2, 3>;
 
-// Rows of up to 768 values.
-template <typename Float>
-struct MediumRows {
-  static constexpr int kLanes = 32, kSteps = sizeof(typename Float::Word) == 4 ? 6 : 3, kRows = 6 / kSteps;
-  static constexpr int kLoads = kSteps;
-};
+template <int kLanes_>
+using ThreeStepRows = Shape<kLanes_, 2, 3, 3, 2>;
+
+// Of fewer steps, those that a row does not have are left out.
+template <int kLanes_>
+using SixStepRows = Shape<kLanes_, 1, 6, 6, 2>;
 
 // Several tiles a row, and windows of any size.
-struct LongRows {
-  static constexpr int kLanes = 32, kRows = 1, kSteps = 4, kLoads = 6;
+struct LongRows : Shape<32, 1, 4, 8, 2> {
+  static constexpr bool kLong = true;
 };
 
 // --- forms: what payloads look like ---------------------------------------------------------------------------
@@ -80,17 +82,15 @@ struct DictLanes {
   static constexpr int kValueBytes = sizeof(Word), kLowBits = Float::kLowBits, kSymbolBits = Float::kSymbolBits;
   static constexpr bool kPerColumn = Form::kPerColumn, kZeroCode = Form::kZeroCode, kWhole = kWhole_;
   static constexpr int kLanes = Shape::kLanes, kRows = Shape::kRows, kSteps = Shape::kSteps, kLoads = Shape::kLoads;
+  static constexpr bool kLongRows = Shape::kLong;
   static constexpr int kUnits = kRows * kSteps;
   static constexpr int kValues = Float::kValues, kQuads = kValues / 4;
   static constexpr int kGroups = kWarpSize / kLanes, kTileRows = kRows * kGroups;
   static constexpr int kStepValues = kLanes * kValues;
   static constexpr int32_t kLaneLowBytes = kValues * kLowBits / 8;
   static constexpr int32_t kFetchBytes = kLanes * kLoads * kLoadBytes;
-  static constexpr bool kLongRows = std::is_same_v<Shape, LongRows>;
-  static constexpr bool kManySteps = kSteps > 2;  // a row may need fewer: then the others are skipped
-  // Two with 128 registers a thread or three with 80: of 768 values the first is 4 to 10 % faster, of 128 float32 the
-  // second by 5 %.
-  static constexpr int kBlocksPerMultiprocessor = kManySteps || kZeroCode ? 2 : 3;
+  static constexpr bool kManySteps = kSteps > 3;  // a row may need fewer: then the others are skipped
+  static constexpr int kBlocksPerMultiprocessor = kZeroCode ? 2 : Shape::kBlocks;
   // Where several loads bring a payload, none of them should share a memory sector with the next one.
   static constexpr int32_t kBaseAlign = kLoads > 1 ? kSectorBytes : kLoadBytes;
 

@@ -6,13 +6,13 @@
 // Bounds. A payload is bytes from outside: what its codes say of its length need not be true, and lanes without a
 // value, and rows that a tile does not have, decode whatever lies in their window. Results that make no sense are
 // written over or not stored. Only reads have to stay in shared memory, whatever they find:
-//   - Every read of a window starts at most at skew + payload_limit + kStepValues bytes. Offsets that payloads
+//   - Every read of a window starts at most at skew + payload_limit + kMostBeyondBytes. Offsets that payloads
 //     determine are cut to payload_limit before use; what is added after that, counts within one unit, is at most
-//     kStepValues bytes; the codes of lanes without a value are at most one step behind those of the row.
+//     kStepValues bytes; codes and low bits of lanes without a value are at most kMostSteps behind the row's.
 //   - It takes at most kMostReadBytes from there.
 //   - skew + payload_limit is at most the window: choose.cuh sees to that.
-// So no read ends further behind its window than kStepValues + kMostReadBytes; the next windows, or at the end of the
-// block kReadAheadBytes, are there.
+// So no read ends further behind its window than kMostBeyondBytes + kMostReadBytes; the next windows, or at the end of
+// the block kReadAheadBytes, are there.
 #pragma once
 
 #include "cuda/dict_lanes/shape.cuh"
@@ -38,7 +38,11 @@ template <typename Lanes>
 struct DictShared {
   static constexpr int32_t kListBytes = kWarpSize * static_cast<int32_t>(sizeof(RowEntry));
   static constexpr int32_t kWindowStride = Lanes::kFetchBytes + kWindowSlackBytes;  // but for long rows
-  static_assert(Lanes::kStepValues + kMostReadBytes <= kReadAheadBytes);
+  // Steps that are decoded beyond the row's last value, and the low bits of these.
+  static constexpr int kMostSteps = Lanes::kManySteps ? 1 : Lanes::kSteps;
+  static constexpr int32_t kMostLowBytes = kMostSteps * Lanes::kLanes * Lanes::kLaneLowBytes;
+  static constexpr int32_t kMostBeyondBytes = std::max(Lanes::kStepValues, kMostLowBytes);
+  static_assert(kMostBeyondBytes + kMostReadBytes <= kReadAheadBytes);
   int32_t dictionary_bytes, warp_bytes;
 
   __host__ __device__ DictShared(const DictLayout& layout, int32_t window_bytes) {
@@ -59,7 +63,7 @@ __device__ __forceinline__ uint4 LoadGlobal(const uint8_t* address) {
   return x;
 }
 
-// The same, but the compiler does not compute it anew wherever it is used, for which it would take many instructions.
+// The compiler does not compute it anew wherever it is used, for which it would take many instructions.
 __device__ __forceinline__ uint32_t KeepInRegister(uint32_t x) {
   asm volatile("" : "+r"(x));
   return x;

@@ -1,7 +1,7 @@
 // Values from their symbols and low bits, for each float type. core/dict_layout.h says what the two parts are: a float
 // rotated left by one bit is [symbol][low bits], the sign lowest. A lane works on 16 bytes: kValues values in four
 // words. `symbols` has a byte for each value, four to a word. A float type has
-//   Word, kLowBits, kSymbolBits, kValues
+//   Word, kLowBits, kTrimBits, kSymbolBits, kValues
 //   kSpread                     words of low bits that are laid out as Join takes them
 //   Spread(low, spread)         lays out low bits that follow one another
 //   SpreadPresent(low, present, spread)
@@ -31,10 +31,11 @@ struct LowBits {
 };
 
 // What the float types share.
-template <typename Word_, int kLowBits_, int kSpread_>
+template <typename Word_, int kLowBits_, int kSpread_, int kTrimBits_ = 0>
 struct FloatType {
   using Word = Word_;
-  static constexpr int kLowBits = kLowBits_, kSymbolBits = 8 * sizeof(Word) - kLowBits, kSpread = kSpread_;
+  static constexpr int kLowBits = kLowBits_, kTrimBits = kTrimBits_, kSpread = kSpread_;
+  static constexpr int kSymbolBits = 8 * sizeof(Word) - kLowBits - kTrimBits;
   static constexpr int kValues = 16 / sizeof(Word);
   static_assert(kSymbolBits <= 8, "a symbol is a byte");
 };

@@ -96,7 +96,7 @@ def _size_sorting(job: Job, reader: SortedReader, bar: tqdm) -> tuple[Plan, np.n
     if job.slot_of is None:
         raise ValueError("want a job with an order")
     check_space(reader.path, job.num_rows * job.codec.row_bytes)
-    as_they_are = ArrayReader(job.features, job.codec, job.step)
+    as_they_are = ArrayReader(job.features, job.codec, job.step, precision=job.precision)
     plan, lengths = build.size(job, reader.deal(as_they_are.chunks(), job.slot_of), bar, job.slot_of.numpy())
     return dataclasses.replace(plan, sorted_checksums=reader.checksums), lengths
 
@@ -179,6 +179,7 @@ def _header(job: Job, plan: Plan) -> StoreHeader:
         packing=plan.packing,
         data_bytes=plan.data_bytes,
         ordered=job.slot_of is not None,
+        precision=job.precision,
     )
 
 
@@ -189,6 +190,7 @@ def _identity(job: Job) -> dict[str, Any]:
         "step": job.step,
         "layout": job.layout,
         "codec": repr(job.codec),
+        "precision": repr(job.precision),
         "tables": zlib.crc32(table_bytes(job.codec)),
         "slot_of": None if job.slot_of is None else zlib.crc32(job.slot_of.numpy()),  # type: ignore[arg-type]
         "sorts": _wants_sorting(job),

@@ -22,6 +22,7 @@ With that, every bit of the file is under a checksum. The description is an obje
     codec: {kind, parameters: {name: value}, tables: [{name, dtype, shape}]}, the parts of its form (codec/registry.py);
     sections: [{name, offset, bytes}] in the order above; offset: from the start of the first; bytes: without the zeros
     packed: of packed rows alone: {unit_bytes, least_bytes, data_bytes}
+    precision: only of LOSSY stores: {name, scale_exponents}, what values were rounded to (store/precision.py)
 
 A file may come from anyone. No length or offset of it is used before it has been compared with the one that follows
 from the other members, which there is exactly one of, and with the length of the file. It holds no code.
@@ -48,6 +49,7 @@ from ...codec.forms import short
 from ...codec.packing import Packing
 from ...codec.registry import FORMS
 from ...codec.values import dtype_from_name
+from ..precision import Precision
 
 VERSION = 1
 SECTION_NAMES = ("tables", "slot_of", "bitmask", "slots", "overflow")
@@ -100,6 +102,7 @@ class StoreHeader:
     codec_kind: str
     codec_parameters: dict[str, Any]
     tables: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, dtype, shape
+    precision: Precision | None = None
     packing: Packing | None = None
     packed_bytes: int = 0  # of packed rows, without slack
     block_bytes: int = BLOCK_BYTES
@@ -113,7 +116,7 @@ class StoreHeader:
         """The description."""
         tables = [{"name": name, "dtype": dtype, "shape": list(shape)} for name, dtype, shape in self.tables]
         packed = {} if self.packing is None else {**self.packing._asdict(), "data_bytes": self.packed_bytes}
-        return {
+        members = {
             "byte_order": "little",
             "row_format": _native.cpu.FORMAT_VERSION,
             "dtype": str(self.dtype).removeprefix("torch."),
@@ -130,6 +133,10 @@ class StoreHeader:
             ],
             **({"packed": packed} if packed else {}),
         }
+        if self.precision is not None:
+            exponents = list(self.precision.scale_exponents)
+            members["precision"] = {"name": self.precision.name, "scale_exponents": exponents}
+        return members
 
     @property
     def table_bytes(self) -> int:
@@ -194,6 +201,7 @@ def describe(
     slot_bytes: int,
     lead_bytes: int,
     ordered: bool,
+    precision: Precision | None = None,
     packing: Packing | None = None,
     data_bytes: int = 0,
 ) -> StoreHeader:
@@ -210,6 +218,7 @@ def describe(
         codec.kind,
         codec.form.parameters(),
         tables,
+        precision,
         packing,
         data_bytes if packing is not None else 0,
     )
@@ -309,6 +318,8 @@ def _from_members(members: Any) -> StoreHeader:
         packed = members.pop("packed")
         _check_members("packed", packed, {"unit_bytes": int, "least_bytes": int, "data_bytes": int})
         packing, packed_bytes = Packing(packed["unit_bytes"], packed["least_bytes"]), packed["data_bytes"]
+    if isinstance(members, dict) and "precision" in members:
+        wanted["precision"] = dict
     _check_members("description", members, wanted)
     codec = members["codec"]
     _check_members("codec", codec, {"kind": str, "parameters": dict, "tables": list})
@@ -351,10 +362,26 @@ def _from_members(members: Any) -> StoreHeader:
         codec["kind"],
         codec["parameters"],
         tuple(tables),
+        _precision(members, dtype),
         packing,
         packed_bytes,
         members["block_bytes"],
     )
+
+
+def _precision(members: dict[str, Any], dtype: torch.dtype) -> Precision | None:
+    if "precision" not in members:
+        return None
+    described = members["precision"]
+    _check_members("precision", described, {"name": str, "scale_exponents": list})
+    exponents = described["scale_exponents"]
+    wanted = math.prod(members["row_shape"]) if described["name"].startswith("fp8_") else 0
+    if len(exponents) != wanted or not all(type(exponent) is int for exponent in exponents):
+        raise FormatError(f"precision: want {wanted} scale_exponents, got {short(exponents)}")
+    try:
+        return Precision(described["name"], dtype, tuple(exponents))
+    except ValueError as error:
+        raise FormatError(str(error)) from error
 
 
 def _check(header: StoreHeader) -> None:

@@ -18,6 +18,7 @@ from ... import _native
 from ...codec.codec import Codec
 from ...codec.compressed_rows import CompressedRows
 from ...concurrency.read_write_lock import ReadWriteLock
+from ..precision import Precision
 from .file_io import read_at, replacing, write_all
 from .header import SECTION_NAMES, Section, StoreHeader, describe, pack, table_bytes
 from .journal import LostWorkError
@@ -42,6 +43,9 @@ class SavableStore(Protocol):
 
     @property
     def version(self) -> int: ...
+
+    @property
+    def precision(self) -> Precision | None: ...
 
 
 @dataclasses.dataclass
@@ -164,6 +168,7 @@ class _Snapshot:
             rows = store.rows
             self._store, self._version = store, store.version
             self.codec, self.lead_bytes, self.slot_of = store.codec, store.lead_bytes, store.slot_of
+            self.precision = store.precision
             self.num_rows, self.slot_bytes = rows.num_rows, rows.slot_bytes
             self.num_overflow = rows.count_overflows()
             self.packing, self.data_bytes = rows.packing, rows.data_bytes
@@ -197,6 +202,7 @@ def _write_file(path: Path, rows: _Snapshot) -> None:
         packing=rows.packing,
         data_bytes=rows.data_bytes,
         ordered=rows.slot_of is not None,
+        precision=rows.precision,
     )
     check_space(path, header.file_bytes)
     with replacing(path) as file:
