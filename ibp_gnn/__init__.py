@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .gpu.budget import share_budget
     from .gpu.cache import CompressedGPUCache
     from .gpu.prefetch import Prefetcher
+    from .gpu.prefetch_trial import PrefetchTrial
     from .graphbolt import GraphBoltFeatureStore
     from .integrations.dgl_classic import attach, detach, fetch
     from .store.feature_store import CompressedFeatureStore
@@ -54,6 +55,7 @@ _LAZY_NAMES = {
     "GatherStats": ".codec.gather",
     "GraphBoltFeatureStore": ".graphbolt",
     "PinError": ".store.pinned",
+    "PrefetchTrial": ".gpu.prefetch_trial",
     "Prefetcher": ".gpu.prefetch",
     "RowSource": ".store.row_source",
     "attach": ".integrations.dgl_classic",
@@ -76,6 +78,7 @@ __all__ = [
     "FormatError",
     "GatherStats",
     "PinError",
+    "PrefetchTrial",
     "Prefetcher",
     "RowSource",
     "share_budget",

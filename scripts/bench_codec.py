@@ -28,6 +28,7 @@ import torch
 from bench import codec_report, frame
 from bench.codec_cpu import Cpu, measure_cpu
 from bench.codec_gpu import Gpu, measure_gpu
+from bench.codec_layouts import Layouts, measure_layouts
 from bench.codec_peers import Peers, measure_peers, missing_peers
 from bench.codec_sizes import Sizes, measure_sizes
 from bench.codec_sweep import Sweep, measure_matrices, measure_sweep
@@ -48,6 +49,7 @@ class Config(RowsConfig):
     cpu: Cpu = dataclasses.field(default_factory=Cpu)
     gpu: Gpu = dataclasses.field(default_factory=Gpu)
     sweep: Sweep = dataclasses.field(default_factory=Sweep)
+    layouts: Layouts = dataclasses.field(default_factory=Layouts)
     peers: Peers = dataclasses.field(default_factory=Peers)
     optional: tuple[str, ...] = ()
 
@@ -67,6 +69,10 @@ def measure(config: Config, record: frame.Record, save: Callable[[], None]) -> N
         "sizes": (config.sizes.data.cases(), lambda name, rows: [measure_sizes(name, rows, config.sizes)]),
         "cpu": (config.cpu.data.cases(), lambda name, rows: measure_cpu(name, rows, config.cpu, config.seed)),
         "gpu": (config.gpu.data.cases(), lambda name, rows: measure_gpu(name, rows, config.gpu, config.seed)),
+        "layouts": (
+            config.layouts.data.cases(),
+            lambda name, rows: measure_layouts(name, rows, config.layouts, config.seed),
+        ),
         "peers": (config.peers.data.cases(), lambda name, rows: measure_peers(name, rows, config.peers, config.seed)),
     }
     skipped: dict[str, str] = missing_peers() if config.peers.data.cases() else {}

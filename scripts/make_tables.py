@@ -41,6 +41,7 @@ _DATA_NAMES = {
     "glove": "GloVe word vectors",
     "minilm_embeddings": "MiniLM token embeddings",
     "minilm_weights": "MiniLM weights",
+    "wordllama": "wordllama token embeddings",
 }
 _FANOUTS = "15-10-5"
 _HIT_SHARES = (0.05, 0.1, 0.2, 0.4)

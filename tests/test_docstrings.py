@@ -92,6 +92,7 @@ PUBLIC = [
 INTERNAL = {
     "CompressedFeatureStore": {
         "gather_on",
+        "gather_to_kept",
         "mapped_rows",
         "add_cache",
         "remove_cache",
@@ -102,7 +103,7 @@ INTERNAL = {
     "Graph": {"sample_checked"},
     "ShardedGPUCache": {"prepare_update", "prepare_move", "release"},
     "CompressedPages": {"places_of", "read", "start_read"},
-    "CompressedGPUCache": {"gather_on", "prepare_update", "prepare_move", "commit_update", "release"},
+    "CompressedGPUCache": {"gather_on", "gather_to_kept", "prepare_update", "prepare_move", "commit_update", "release"},
 }
 
 

@@ -138,10 +138,12 @@ std::unique_ptr<BoundPlan> MakePlan(const std::shared_ptr<GpuCodec>& codec, cons
                                     int64_t slot_bytes, int64_t lead_bytes, const CudaVector<int64_t>& counters,
                                     const std::shared_ptr<GatherReport>& report,
                                     const std::optional<CudaVector<int32_t>>& touched, int miss_blocks,
-                                    int64_t order_from_bytes, int64_t order_from_misses, const nb::object& owners) {
+                                    int64_t order_from_bytes, int64_t order_from_misses, const nb::object& owners,
+                                    int32_t unit_bytes, int32_t least_bytes) {
   CheckEqual("counters", int64_t{kNumGatherCounters}, Length(counters));
   PlanOptions options;
   options.slot_bytes = slot_bytes;
+  options.packing = {unit_bytes, least_bytes};
   options.lead_bytes = lead_bytes;
   options.num_rows = num_rows;
   if (place) {
@@ -308,7 +310,8 @@ void BindGathers(nb::module_& m) {
   m.def("make_gather_plan", &MakePlan, nb::kw_only(), nb::arg("codec"), nb::arg("segments"), nb::arg("num_rows"),
         nb::arg("place").noconvert().none(), nb::arg("slot_bytes"), nb::arg("lead_bytes"),
         nb::arg("counters").noconvert(), nb::arg("report"), nb::arg("touched").noconvert().none(),
-        nb::arg("miss_blocks"), nb::arg("order_from_bytes"), nb::arg("order_from_misses"), nb::arg("owners"));
+        nb::arg("miss_blocks"), nb::arg("order_from_bytes"), nb::arg("order_from_misses"), nb::arg("owners"),
+        nb::arg("unit_bytes") = 0, nb::arg("least_bytes") = 0);
   nb::class_<BoundPlan>(m, "GatherPlan", nb::is_weak_referenceable())
       .def_prop_ro("ordering_pays", &GatherPlan::ordering_pays)
       .def("gather", &BindGather, nb::arg("ids"), nb::arg("ids_are_int64"), nb::arg("first_id"), nb::arg("num_ids"),

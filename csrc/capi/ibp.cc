@@ -251,8 +251,8 @@ ibp_status ibp_compress(const ibp_codec* codec, const void* rows, const int32_t*
     CheckEqual("overflow rows", sizes->num_overflow, num_overflow);
     uint8_t* to = static_cast<uint8_t*>(slots);
     uint8_t* raw = static_cast<uint8_t*>(overflow);
-    const MutableSlots out{to,          static_cast<uint8_t*>(bitmask), raw, static_cast<int32_t>(sizes->slot_bytes), 0,
-                           num_overflow};
+    const MutableSlots out{
+        to, static_cast<uint8_t*>(bitmask), raw, static_cast<int32_t>(sizes->slot_bytes), 0, num_overflow, {}, 0, 0};
     EncodeRows(of_rows, SelectCodePath(), static_cast<const uint8_t*>(rows), sizes->num_rows, overflow_index, 0, out,
                threads);
     std::memset(to + sizes->slots_bytes - kSlackBytes, 0, kSlackBytes);
@@ -280,7 +280,10 @@ ibp_status ibp_rows_make(const ibp_codec* codec, const ibp_sizes* sizes, const v
                   static_cast<const uint8_t*>(overflow),
                   sizes->num_rows,
                   (sizes->overflow_bytes - kSlackBytes) / of_rows.row_bytes,
-                  static_cast<int32_t>(sizes->slot_bytes)};
+                  static_cast<int32_t>(sizes->slot_bytes),
+                  of_rows.row_bytes,
+                  {},
+                  0};
     *rows = made.release();
     return IBP_OK;
   });

@@ -20,8 +20,10 @@
 //   1  the payload; requires payload_bytes < row_bytes and payload_bytes <= slot_bytes
 //   0  if slot_bytes >= row_bytes, the raw row; otherwise a uint32 (little endian), the index of the raw row
 //      in the overflow area, whose rows are row_bytes apart and in the order of their row numbers
-// Unused bytes of a slot are 0. Slots and overflow are followed by kSlackBytes bytes of 0, so that decoders
-// may load whole words and vectors.
+// Unused bytes of a slot are 0. Slots and overflow are followed by kSlackBytes bytes of 0, so that decoders may load
+// whole words and vectors.
+//
+// Rows may also lie end to end, without slots: core/packed_rows.h.
 #pragma once
 
 #include <cstdint>

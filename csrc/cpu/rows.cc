@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "cpu/packing.h"
 #include "cpu/parallel.h"
 #include "cpu/row_stream.h"
 #include "cpu/slot_block.h"
@@ -26,6 +27,42 @@ constexpr std::array<uint64_t, 256> MakeSpread() {
   return spread;
 }
 constexpr std::array<uint64_t, 256> kSpread = MakeSpread();
+
+[[noreturn]] void ThrowChanged(int64_t row) {
+  Throw<ArgumentError>("row ", row,
+                       ": its payload has another length than when it was measured: ", "the rows changed meanwhile");
+}
+
+// As EncodeRows, to the places that the directory has for the rows.
+void EncodePackedRows(const RowCodec& codec, const RowOps& ops, const uint8_t* rows, int64_t num_rows,
+                      int64_t first_row, const MutableSlots& out, int threads) {
+  const int32_t row_bytes = codec.row_bytes;
+  const auto* directory = reinterpret_cast<const PackedRecord*>(out.bitmask);
+  ParallelFor(num_rows, 1, row_bytes, threads, [&](int64_t begin, int64_t end) {
+    std::vector<uint64_t> scratch(static_cast<size_t>(codec.scratch_words));
+    std::vector<uint8_t> copy(static_cast<size_t>(row_bytes));
+    for (int64_t row = begin; row < end; ++row) {
+      std::memcpy(copy.data(), rows + row * row_bytes, copy.size());  // read once, as in EncodeRows
+      const PackedPlace place = PlaceOfRow(directory, row, out.packing, row_bytes);
+      const int64_t start = place.start - out.first_start;
+      if (start < 0 || start + place.bytes > out.packed_bytes) {
+        Throw<ArgumentError>("directory: want places in ", out.packed_bytes, " bytes, got ", start, " for row ",
+                             first_row + row);
+      }
+      const int32_t payload_bytes = ops.measure(codec, copy.data(), scratch.data());
+      const PackedLength length = LengthOf(payload_bytes, row_bytes, out.slot_bytes, out.packing);
+      if (length.is_payload != place.is_payload || length.bytes != place.bytes) ThrowChanged(first_row + row);
+      uint8_t* to = out.slots + start;
+      if (place.is_payload) {
+        ops.encode(codec, copy.data(), scratch.data(), to, payload_bytes);
+      } else {
+        std::memcpy(to, copy.data(), copy.size());
+      }
+      const int64_t written = place.is_payload ? payload_bytes : row_bytes;
+      std::memset(to + written, 0, static_cast<size_t>(place.bytes - written));
+    }
+  });
+}
 
 }  // namespace
 
@@ -68,6 +105,7 @@ void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows
                 const int64_t* overflow_index, int64_t first_row, const MutableSlots& out, int threads) {
   const int32_t row_bytes = codec.row_bytes;
   const RowOps& ops = codec.Ops(path);
+  if (out.packing.is_packed()) return EncodePackedRows(codec, ops, rows, num_rows, first_row, out, threads);
   const bool slots_hold_rows = out.slot_bytes >= row_bytes;
   std::fill_n(out.bitmask, BitmaskBytes(num_rows), uint8_t{0});  // null where there are no rows
   // Whole bitmask words per thread, so that no two threads write the same byte.
@@ -83,8 +121,7 @@ void EncodeRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows
       const bool fits = payload_bytes < row_bytes && payload_bytes <= out.slot_bytes;
       const int64_t index = slots_hold_rows ? -1 : overflow_index[row];
       if (!slots_hold_rows && fits != (index < 0)) {
-        Throw<ArgumentError>("row ", first_row + row, ": its payload has another length than when it was measured: ",
-                             "the rows changed meanwhile");
+        ThrowChanged(first_row + row);
       }
       if (fits) {
         ops.encode(codec, copy.data(), scratch.data(), slot, payload_bytes);

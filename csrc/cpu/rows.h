@@ -3,27 +3,36 @@
 
 #include <cstdint>
 
+#include "core/packed_rows.h"
 #include "cpu/row_ops.h"
 
 namespace ibp {
 
-// Rows in the slot format of core/format.h, in CPU memory. Buffers end with kSlackBytes readable bytes.
+// Rows in one of the layouts of core/format.h, in CPU memory. Buffers end with the slack that it says.
 struct SlotRows {
   const uint8_t* slots = nullptr;
-  const uint8_t* bitmask = nullptr;
+  const uint8_t* bitmask = nullptr;  // of packed rows: their directory
   const uint8_t* overflow = nullptr;
   int64_t num_rows = 0;
   int64_t num_overflow = 0;
   int32_t slot_bytes = 0;
+  int32_t row_bytes = 0;
+  Packing packing;
+  int64_t packed_bytes = 0;  // that all packed rows take
+
+  const PackedRecord* directory() const { return reinterpret_cast<const PackedRecord*>(bitmask); }
 };
 
 struct MutableSlots {
-  uint8_t* slots = nullptr;     // num_rows * slot_bytes, written completely
-  uint8_t* bitmask = nullptr;   // BitmaskBytes(num_rows), written completely
+  uint8_t* slots = nullptr;     // num_rows * slot_bytes, or packed_bytes; written completely
+  uint8_t* bitmask = nullptr;   // BitmaskBytes(num_rows), written completely; of packed rows: their directory, read
   uint8_t* overflow = nullptr;  // num_overflow rows, of which the first one has index first_overflow
   int32_t slot_bytes = 0;
   int64_t first_overflow = 0;
   int64_t num_overflow = 0;
+  Packing packing;
+  int64_t packed_bytes = 0;
+  int64_t first_start = 0;  // where, in the directory's count, `slots` starts
 };
 
 // ones[k] = how many of the rows have bit k set; ones holds 8 * row_bytes counters.
@@ -34,8 +43,8 @@ void CountOnes(const uint8_t* rows, int64_t num_rows, int64_t row_bytes, int64_t
 void MeasureRows(const RowCodec& codec, const CodePath& path, const uint8_t* rows, int64_t num_rows,
                  int32_t* payload_bytes, int threads);
 
-// overflow_index: [num_rows]; ignored where slots hold raw rows. Otherwise the index, in the overflow area, of each row
-// that did not fit its slot when it was measured, and a negative number for every other row.
+// overflow_index: [num_rows]; ignored where slots hold raw rows, and of packed rows. Otherwise the index, in the
+// overflow area, of each row that did not fit its slot when it was measured, and a negative number for every other row.
 // first_row: number of the first row, for messages.
 // Another thread may write to `rows` meanwhile: each row is read once, and what is written is what that reading gave.
 // Throws ArgumentError if a row fits now and did not when it was measured, or the other way round, and if an index is
@@ -51,5 +60,20 @@ void DecodeRows(const RowCodec& codec, const CodePath& path, const SlotRows& row
 
 // Position of the first id outside [0, num_rows), or -1.
 int64_t FirstBadId(const int64_t* ids, int64_t num_ids, int64_t num_rows);
+
+// Copies ids, which must lie in [0, num_rows), and returns whether they do: in one pass, by this thread alone. num_rows
+// is at most 2^31. If another thread writes to `ids` meanwhile, what is checked is what is copied.
+template <typename Id>
+bool StageIds(const Id* ids, int64_t num_ids, int64_t num_rows, int32_t* out) {
+  // The sign of any of these numbers is that of a bad id.
+  Id any = 0;
+  const Id last = static_cast<Id>(num_rows - 1);
+  for (int64_t i = 0; i < num_ids; ++i) {
+    const Id id = ids[i];
+    any |= id | static_cast<Id>(last - (id < 0 ? Id{0} : id));
+    out[i] = static_cast<int32_t>(id);
+  }
+  return any >= 0;
+}
 
 }  // namespace ibp

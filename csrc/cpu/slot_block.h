@@ -46,9 +46,9 @@ class SlotBlock {
 
   SlotBlock(const SlotRows& rows, Room& room)
       : rows_(rows),
-        stride_((int64_t{rows.slot_bytes} + kSlackBytes + 63) / 64 * 64),
+        stride_((int64_t{MostBytes(rows)} + kSlackBytes + 63) / 64 * 64),
         capacity_(std::clamp<int64_t>(kBlockBytes / stride_, 1, kMaxRows)),
-        rows_ahead_(std::max<int64_t>(kBytesAhead / rows.slot_bytes, 1)),
+        rows_ahead_(std::max<int64_t>(kBytesAhead / MeanBytes(rows), 1)),
         more_bytes_(static_cast<size_t>(capacity_ * stride_ <= kBlockBytes ? 0 : capacity_ * stride_)),
         bytes_(more_bytes_.empty() ? room : more_bytes_.data()) {}
   SlotBlock(const SlotBlock&) = delete;
@@ -63,21 +63,30 @@ class SlotBlock {
     for (int64_t i = 0; i < count; ++i) {
       if (const int64_t soon = i + rows_ahead_; soon < remaining) {
         Prefetch(SlotOf(slot_of, LoadOnce(ids + soon), rows_.num_rows));
+        if (rows_.packing.is_packed() && soon + rows_ahead_ < remaining) {
+          const int64_t later = SlotOf(slot_of, LoadOnce(ids + soon + rows_ahead_), rows_.num_rows);
+          __builtin_prefetch(rows_.directory() + later / kRowsPerRecord, 0, 3);
+        }
       }
       block_ids[i] = LoadOnce(ids + i);
-      Fetch(i, SlotOf(slot_of, block_ids[i], rows_.num_rows));
+      const int64_t slot = SlotOf(slot_of, block_ids[i], rows_.num_rows);
+      if (rows_.packing.is_packed()) {
+        FetchPacked(i, slot, block_ids[i]);
+      } else {
+        Fetch(i, slot);
+      }
     }
   }
   // Of the i-th copied slot, the row of this id, to `row`. Throws FormatError.
   void Decode(const RowCodec& codec, const RowOps& ops, int64_t i, int64_t id, uint8_t* row) const {
     const uint8_t* from = bytes_ + i * stride_;
     const int32_t row_bytes = codec.row_bytes;
-    const int32_t limit_bytes = std::min(rows_.slot_bytes, row_bytes - 1);  // a longer payload would be a raw row
+    const int32_t limit_bytes = std::min(limits_[i], row_bytes - 1);  // a longer payload would be a raw row
     if (is_payload_[i]) {
       if (!ops.decode(codec, from, limit_bytes, row)) {
         Throw<FormatError>("row ", id, ": want a payload of at most ", limit_bytes, " bytes, got a longer one");
       }
-    } else if (rows_.slot_bytes >= row_bytes) {
+    } else if (rows_.slot_bytes >= row_bytes || rows_.packing.is_packed()) {
       std::memcpy(row, from, static_cast<size_t>(row_bytes));
     } else {
       uint32_t index;
@@ -92,12 +101,38 @@ class SlotBlock {
  private:
   void Fetch(int64_t i, int64_t slot) {
     is_payload_[i] = BitmaskBit(rows_.bitmask, slot);
+    limits_[i] = rows_.slot_bytes;
     std::memcpy(bytes_ + i * stride_, rows_.slots + slot * rows_.slot_bytes, static_cast<size_t>(rows_.slot_bytes));
+  }
+  // id: for the message.
+  void FetchPacked(int64_t i, int64_t slot, int64_t id) {
+    const PackedPlace place = PlaceOfRow(rows_.directory(), slot, rows_.packing, rows_.row_bytes);
+    if (!IsPlace(place, rows_.packing, rows_.slot_bytes, rows_.packed_bytes)) {
+      Throw<FormatError>("row ", id, ": want a place of at most ", rows_.slot_bytes, " bytes in ", rows_.packed_bytes,
+                         ", got ", place.bytes, " from ", place.start, " on");
+    }
+    is_payload_[i] = place.is_payload;
+    limits_[i] = static_cast<int32_t>(place.bytes);
+    std::memcpy(bytes_ + i * stride_, rows_.slots + place.start, static_cast<size_t>(place.bytes));
   }
   // Starts reading a slot that is to be fetched soon.
   void Prefetch(int64_t slot) const {
-    const uint8_t* bytes = rows_.slots + slot * rows_.slot_bytes;
-    for (int32_t at = 0; at < rows_.slot_bytes; at += 64) __builtin_prefetch(bytes + at, 0, 2);
+    int64_t start = slot * rows_.slot_bytes, count = rows_.slot_bytes;
+    if (rows_.packing.is_packed()) {
+      const PackedPlace place = PlaceOfRow(rows_.directory(), slot, rows_.packing, rows_.row_bytes);
+      start = std::min(place.start, rows_.packed_bytes);
+      count = place.bytes;
+    }
+    const uint8_t* bytes = rows_.slots + start;
+    for (int64_t at = 0; at < count; at += 64) __builtin_prefetch(bytes + at, 0, 2);
+  }
+  // Of a row that is copied here.
+  static int64_t MostBytes(const SlotRows& rows) {
+    return rows.packing.is_packed() ? rows.packing.RawBytes(rows.row_bytes) : rows.slot_bytes;
+  }
+  static int64_t MeanBytes(const SlotRows& rows) {
+    if (!rows.packing.is_packed()) return rows.slot_bytes;
+    return std::max<int64_t>(rows.packed_bytes / std::max<int64_t>(rows.num_rows, 1), 1);
   }
 
   static constexpr int64_t kBytesAhead = 32 << 10;  // to prefetch
@@ -107,6 +142,7 @@ class SlotBlock {
   std::vector<uint8_t> more_bytes_;  // of one slot that is longer
   uint8_t* const bytes_;
   bool is_payload_[kMaxRows];
+  int32_t limits_[kMaxRows];  // of their payloads
 };
 
 }  // namespace ibp

@@ -17,6 +17,7 @@ class GpuDictCodec final : public GpuCodec {
     return ibp::ChooseGather(codec_, request, out_alignment);
   }
   std::optional<GatherKernel> ChoosePool(PoolFeature& feature) const override {
+    if (feature.rows.packing.is_packed()) return std::nullopt;  // what is staged are slots
     for (const auto choose : {&ChoosePoolFloat32, &ChoosePoolBfloat16, &ChoosePoolFloat16}) {
       const auto kernel = choose(codec_, feature.rows);
       if (!kernel) continue;

@@ -39,7 +39,7 @@ struct AnyDictDecoder {
     const int code_bits = layout.code_bits, low_bits = layout.low_bits();
     const int zero = layout.zero_code ? layout.num_symbols() : -1;
     const int32_t skew = static_cast<int32_t>(source - first.base);
-    const int32_t payload_limit = PayloadLimit(request, layout.row_bytes);
+    const int32_t payload_limit = first.payload_limit;
     if (layout.codes_bytes() > payload_limit) return -1;
     // The planes' lengths, from the codes.
     const uint8_t* bytes = skew + layout.codes_bytes() <= first.end ? first.shared : first.base;
@@ -131,8 +131,9 @@ struct AnyDictDecoder {
 // one 3 to 8 % of its speed: what lives across a call takes registers from everything else.)
 template <typename Word>
 __device__ __forceinline__ bool DecodeInPlace(const DeviceDictCodec& codec, const GatherRequest& request,
-                                              const uint8_t* source, uint8_t* out) {
+                                              const uint8_t* source, int32_t payload_limit, uint8_t* out) {
   FirstBytes nothing;
+  nothing.payload_limit = payload_limit;
   nothing.base = source - reinterpret_cast<uintptr_t>(source) % kLoadBytes;
   return AnyDictDecoder<Word>::Decode(codec, request, 0, source, nothing, out, threadIdx.x % kWarpSize) >= 0;
 }

@@ -102,7 +102,7 @@ struct IbpDecoder {
     const UnitChunks chunks(codec.layout.chunk_bits);
     const int32_t row_bytes = codec.layout.row_bytes;
     const int32_t units = NumUnits(row_bytes);
-    const int32_t payload_limit = PayloadLimit(request, row_bytes);
+    const int32_t payload_limit = first.payload_limit;
     const bool aligned = kUnits > 1 || RowsAreAligned(request.out_dev, row_bytes);
     IbpWindow window{first.base, first.shared, first.shared, first.end, 0, first.end};
     const int32_t first_bit = 8 * static_cast<int32_t>(source - window.base);

@@ -34,14 +34,17 @@ struct RowRef {
   const uint8_t* source = nullptr;
   RowKind kind = RowKind::kNothing;
   bool hit = false;
+  int32_t payload_limit = 0;  // of a payload: a longer one is damaged
 
   __device__ RowRef Broadcast(int lane) const {
     RowRef ref;
     ref.source =
         reinterpret_cast<const uint8_t*>(__shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(source), lane));
-    const int32_t packed = __shfl_sync(kWholeWarp, 2 * static_cast<int32_t>(kind) + hit, lane);
-    ref.kind = static_cast<RowKind>(packed / 2);
+    static_assert(kMaxRowBytes < 1 << 28, "payload_limit fits above kind and hit");
+    const int32_t packed = __shfl_sync(kWholeWarp, 8 * payload_limit + 2 * static_cast<int32_t>(kind) + hit, lane);
+    ref.kind = static_cast<RowKind>(packed / 2 % 4);
     ref.hit = packed % 2;
+    ref.payload_limit = packed / 8;
     return ref;
   }
 };
@@ -80,6 +83,11 @@ __device__ inline const RowSegment& SegmentOf(const GatherRequest& request, int6
   return request.segments[at];
 }
 
+// A payload fits its slot and is shorter than the row; whatever asks for more is damaged.
+__device__ inline int32_t PayloadLimit(const GatherRequest& request, int32_t row_bytes) {
+  return min(request.slot_bytes, row_bytes - 1);
+}
+
 // Row number `row` of the segment, of the id at this position; its slot is read from `slot`.
 __device__ inline RowRef RowInSlot(const GatherRequest& request, const RowSegment& segment, int64_t row,
                                    const uint8_t* slot, int32_t row_bytes, int64_t position) {
@@ -87,6 +95,7 @@ __device__ inline RowRef RowInSlot(const GatherRequest& request, const RowSegmen
   RowRef ref;
   ref.hit = segment.hits;
   ref.source = slot;
+  ref.payload_limit = PayloadLimit(request, row_bytes);
   ref.kind = (__ldg(rows.bitmask + row / 32) >> (row % 32)) & 1 ? RowKind::kPayload : RowKind::kRaw;
   if (ref.kind == RowKind::kRaw && request.slot_bytes < row_bytes) {
     uint32_t index = 0;
@@ -102,11 +111,30 @@ __device__ inline RowRef RowInSlot(const GatherRequest& request, const RowSegmen
   return ref;
 }
 
+// The same of packed rows.
+__device__ inline RowRef PackedRow(const GatherRequest& request, const RowSegment& segment, int64_t row,
+                                   int32_t row_bytes, int64_t position) {
+  const DeviceRows& rows = segment.rows;
+  const PackedPlace place =
+      PlaceOfRow(reinterpret_cast<const PackedRecord*>(rows.bitmask), row, request.packing, row_bytes);
+  RowRef ref;
+  ref.hit = segment.hits;
+  ref.source = rows.slots + place.start;
+  ref.kind = place.is_payload ? RowKind::kPayload : RowKind::kRaw;
+  ref.payload_limit = static_cast<int32_t>(min(place.bytes, int64_t{row_bytes} - 1));
+  if (!IsPlace(place, request.packing, request.slot_bytes, rows.packed_bytes)) {
+    ReportError(request, kDamagedRow, position);
+    ref.kind = RowKind::kNothing;
+  }
+  return ref;
+}
+
 // Of the id at this position, which lies at this place.
 __device__ inline RowRef Lookup(const GatherRequest& request, int32_t row_bytes, int64_t position, int64_t place) {
   if (!TouchPlace(request, position, place)) return {};
   const RowSegment& segment = SegmentOf(request, place);
   const int64_t row = place - segment.origin;
+  if (request.packing.is_packed()) return PackedRow(request, segment, row, row_bytes, position);
   return RowInSlot(request, segment, row, segment.rows.slots + row * request.slot_bytes, row_bytes, position);
 }
 
@@ -136,9 +164,10 @@ struct Fetch {
   }
 };
 
-// A payload fits its slot and is shorter than the row; whatever asks for more is damaged.
-__device__ inline int32_t PayloadLimit(const GatherRequest& request, int32_t row_bytes) {
-  return min(request.slot_bytes, row_bytes - 1);
+// What reading a raw row reads.
+__device__ inline int32_t RawRowBytes(const GatherRequest& request, int32_t row_bytes) {
+  const bool overflows = request.slot_bytes < row_bytes && !request.packing.is_packed();
+  return row_bytes + (overflows ? kOverflowIndexBytes : 0);
 }
 
 // The first bytes of one payload in shared memory. Bytes count from `base`, the last kLoadBytes boundary before the
@@ -147,6 +176,7 @@ struct FirstBytes {
   const uint8_t* base = nullptr;
   uint8_t* shared = nullptr;
   int32_t end = 0;
+  int32_t payload_limit = 0;  // as of RowRef
 };
 
 // Copies a raw row from any byte address, reading whole aligned words.
@@ -225,10 +255,11 @@ __global__ void __launch_bounds__(kThreads)
   auto start_fetch = [&](const RowRef& ref) {
     FirstBytes first;
     first.shared = shared_window;
+    first.payload_limit = ref.payload_limit;
     if (ref.kind == RowKind::kPayload) {
       const int32_t skew = static_cast<int32_t>(reinterpret_cast<uintptr_t>(ref.source) % kLoadBytes);
       first.base = ref.source - skew;
-      first.end = RoundUp(min(skew + request.lead_bytes, window_bytes), kLoadBytes);
+      first.end = RoundUp(min(skew + min(request.lead_bytes, ref.payload_limit), window_bytes), kLoadBytes);
       fetch.Start(first.base, 0, first.end, lane);
       if (!ref.hit) store_bytes += first.end;
     }
@@ -262,7 +293,7 @@ __global__ void __launch_bounds__(kThreads)
         if (fetched < 0 && lane == i) ReportError(request, kDamagedRow, position);  // the lane that looked it up
       } else if (ref.kind == RowKind::kRaw) {
         CopyRaw(ref.source, row_bytes, out, aligned, lane);
-        fetched = row_bytes + (request.slot_bytes < row_bytes ? kOverflowIndexBytes : 0);
+        fetched = RawRowBytes(request, row_bytes);
       }
       if (fetched < 0 || ref.kind == RowKind::kNothing) ZeroRow(row_bytes, out, aligned, lane);
       if (!ref.hit && fetched > 0) store_bytes += fetched;

@@ -8,9 +8,15 @@
 namespace ibp {
 namespace {
 
-DeviceRows Checked(const RowBuffers& rows, int64_t row_bytes, int64_t slot_bytes) {
-  CheckSlotBuffers(row_bytes, rows.num_rows, slot_bytes, rows.slots_bytes, rows.bitmask_bytes, rows.overflow_bytes);
+DeviceRows Checked(const RowBuffers& rows, int64_t row_bytes, int64_t slot_bytes, const Packing& packing) {
   DeviceRows checked;
+  if (packing.is_packed()) {
+    checked.packed_bytes = CheckPackedBuffers(row_bytes, rows.num_rows, slot_bytes, packing, rows.slots_bytes,
+                                              rows.bitmask, rows.bitmask_bytes);
+    CheckAtLeast("overflow bytes, slack included", kSlackBytes, rows.overflow_bytes);
+  } else {
+    CheckSlotBuffers(row_bytes, rows.num_rows, slot_bytes, rows.slots_bytes, rows.bitmask_bytes, rows.overflow_bytes);
+  }
   checked.slots = rows.slots;
   checked.bitmask = rows.bitmask;
   checked.overflow = rows.overflow;
@@ -39,7 +45,7 @@ GatherPlan::GatherPlan(int device, std::shared_ptr<const GpuCodec> codec, const 
   for (size_t i = 0; i < segments.size(); ++i) {
     const PlanSegment& given = segments[i];
     RowSegment& segment = request_.segments[i];
-    segment.rows = Checked(given.rows, row_bytes, slot_bytes);
+    segment.rows = Checked(given.rows, row_bytes, slot_bytes, options.packing);
     segment.first_place = given.first_place;
     segment.origin = given.origin;
     segment.hits = given.hits;
@@ -69,13 +75,17 @@ GatherPlan::GatherPlan(int device, std::shared_ptr<const GpuCodec> codec, const 
   request_.num_rows = options.num_rows;
   request_.place_dev = options.place_dev;
   request_.slot_bytes = static_cast<int32_t>(slot_bytes);
+  request_.packing = options.packing;
   request_.lead_bytes = static_cast<int32_t>(options.lead_bytes);
   request_.counters_dev = options.counters_dev;
   request_.error = report_->error_words();
   request_.touched_dev = options.touched_dev;
   // Misses are spread over the places that are not hits.
   const int64_t miss_places = request_.num_places - request_.num_hit_places;
-  ordering_pays_ = miss_places * slot_bytes >= options.order_from_bytes;
+  const DeviceRows& last = request_.segments[segments.size() - 1].rows;
+  const int64_t mean_bytes =
+      options.packing.is_packed() ? last.packed_bytes / std::max<int64_t>(last.num_rows, 1) : slot_bytes;
+  ordering_pays_ = miss_places * mean_bytes >= options.order_from_bytes;
   const DeviceGuard guard(device_);
   kernels_.back() = codec_->ChooseGather(request_, 1 << (kAlignments - 1));  // for what allocators return
 }

@@ -37,6 +37,7 @@ struct PlanSegment {
 
 struct PlanOptions {
   int64_t slot_bytes = 0;
+  Packing packing;
   int64_t lead_bytes = 0;              // a hint: bytes of a slot to fetch before its payload's length is known
   int64_t num_rows = 0;                // ids are below
   const int32_t* place_dev = nullptr;  // [num_rows], or null: the place of an id is the id

@@ -3,17 +3,18 @@
 
 #include <cstdint>
 
-#include "core/bits.h"
+#include "core/packed_rows.h"
 
 namespace ibp {
 
-// Rows in the slot format of core/format.h. The pointers may be device memory, a peer's, or mapped host memory.
+// Rows in one of the layouts of core/format.h. The pointers may be device memory, a peer's, or mapped host memory.
 struct DeviceRows {
   const uint8_t* slots = nullptr;
-  const uint32_t* bitmask = nullptr;
+  const uint32_t* bitmask = nullptr;  // of packed rows: their directory
   const uint8_t* overflow = nullptr;
   int64_t num_rows = 0;
   int64_t num_overflow = 0;
+  int64_t packed_bytes = 0;  // that all packed rows take
 };
 
 // int64 counters in device memory, added to by every gather.
@@ -42,9 +43,10 @@ struct GatherRequest {
   int64_t num_hit_places = 0;          // the end of the last one that is hits
   int64_t num_rows = 0;                // ids are below
   const int32_t* place_dev = nullptr;  // [num_rows], the place of each id's row; null: the id itself
-  int32_t slot_bytes = 0;
-  int32_t lead_bytes = 0;         // bytes of a slot to fetch before its payload's length is known
-  const void* ids_dev = nullptr;  // int32 or int64 [num_ids]; null: those from first_id on
+  int32_t slot_bytes = 0;              // of packed rows: of the longest payload
+  Packing packing;                     // of all segments
+  int32_t lead_bytes = 0;              // bytes of a slot to fetch before its payload's length is known
+  const void* ids_dev = nullptr;       // int32 or int64 [num_ids]; null: those from first_id on
   bool ids_are_int64 = true;
   int64_t first_id = 0;
   // [num_ids], from LaunchOrder: the positions of the ids in the order to fetch them in, and their places in that

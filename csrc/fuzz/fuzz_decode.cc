@@ -37,12 +37,12 @@ void EncodeAgain(const RowCodec& codec, const Bytes& row) {
   MeasureRows(codec, kScalarPath, row.data(), 1, &length, 1);
   Bytes slot(static_cast<size_t>(row_bytes + kSlackBytes)), bitmask(4), none(kSlackBytes), again(row.size());
   for (const CodePath* path : Paths()) {
-    const MutableSlots out{slot.data(), bitmask.data(), none.data(), row_bytes, 0, 0};
+    const MutableSlots out{slot.data(), bitmask.data(), none.data(), row_bytes, 0, 0, {}, 0, 0};
     EncodeRows(codec, *path, row.data(), 1, nullptr, 0, out, 1);
     FUZZ_CHECK((bitmask[0] & 1) == (length < row_bytes));
     const int64_t id = 0;
-    DecodeRows(codec, *path, {slot.data(), bitmask.data(), none.data(), 1, 0, row_bytes}, nullptr, &id, 1, again.data(),
-               1);
+    DecodeRows(codec, *path, {slot.data(), bitmask.data(), none.data(), 1, 0, row_bytes, row_bytes, {}, 0}, nullptr,
+               &id, 1, again.data(), 1);
     FUZZ_CHECK(again == row);
   }
 }
@@ -92,7 +92,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t length) {
   } catch (const ArgumentError&) {
     return 0;
   }
-  const SlotRows rows{slots.data(), bitmask.data(), overflow.data(), num_rows, num_overflow, slot_bytes};
+  const SlotRows rows{slots.data(), bitmask.data(), overflow.data(), num_rows, num_overflow, slot_bytes, 0, {}, 0};
   const int32_t* table_or_null = table ? slot_of.data() : nullptr;
 
   Read all;

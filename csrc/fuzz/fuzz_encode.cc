@@ -67,7 +67,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t length) {
     Bytes slots(static_cast<size_t>(num_rows * slot_bytes), uint8_t{0xa5});
     Bytes bitmask(static_cast<size_t>(BitmaskBytes(num_rows)), uint8_t{0xa5});
     Bytes overflow(static_cast<size_t>(num_overflow * row_bytes), uint8_t{0xa5});
-    const MutableSlots out{slots.data(), bitmask.data(), overflow.data(), slot_bytes, 0, num_overflow};
+    const MutableSlots out{slots.data(), bitmask.data(), overflow.data(), slot_bytes, 0, num_overflow, {}, 0, 0};
     EncodeRows(*codec, *path, rows.data(), num_rows, overflow_index.data(), 0, out, 1);
     if (path == Paths().front()) {
       first_slots = slots;

@@ -14,6 +14,7 @@
 
 #include "core/ibp_tables.h"
 #include "cpu/narrow.h"
+#include "cpu/packing.h"
 #include "cpu/parallel.h"
 #include "cpu/pool.h"
 #include "cpu/rows.h"
@@ -64,10 +65,25 @@ struct Stored {
         overflow(static_cast<size_t>(num_overflow * row_bytes + kSlackBytes)) {}
 
   MutableSlots out(int32_t row_bytes, int64_t first_overflow = 0) {
-    return {slots.data(), bitmask.data(), overflow.data(), slot_bytes, first_overflow, NumOverflow(row_bytes)};
+    MutableSlots made;
+    made.slots = slots.data();
+    made.bitmask = bitmask.data();
+    made.overflow = overflow.data();
+    made.slot_bytes = slot_bytes;
+    made.first_overflow = first_overflow;
+    made.num_overflow = NumOverflow(row_bytes);
+    return made;
   }
   SlotRows in(int32_t row_bytes) const {
-    return {slots.data(), bitmask.data(), overflow.data(), num_rows, NumOverflow(row_bytes), slot_bytes};
+    SlotRows made;
+    made.slots = slots.data();
+    made.bitmask = bitmask.data();
+    made.overflow = overflow.data();
+    made.num_rows = num_rows;
+    made.num_overflow = NumOverflow(row_bytes);
+    made.slot_bytes = slot_bytes;
+    made.row_bytes = row_bytes;
+    return made;
   }
   int64_t NumOverflow(int32_t row_bytes) const {
     return (static_cast<int64_t>(overflow.size()) - kSlackBytes) / row_bytes;
@@ -255,6 +271,87 @@ void CheckPools(Random& random, const RowCodec& codec, const Bytes& rows, const 
   }
 }
 
+// Packed rows come back on all paths, also when some are copied; with a damaged directory or damaged rows they are
+// refused, or decode to the same on all paths. The buffer ends where its contract says.
+void CheckPacked(Random& random, const RowCodec& codec, const Bytes& rows) {
+  const int32_t row_bytes = codec.row_bytes;
+  const int64_t num_rows = static_cast<int64_t>(rows.size()) / row_bytes;
+  std::vector<int32_t> lengths(static_cast<size_t>(num_rows));
+  MeasureRows(codec, kScalarPath, rows.data(), num_rows, lengths.data(), 1);
+  std::vector<int64_t> rows_of_length(static_cast<size_t>(row_bytes) + 1);
+  for (const int32_t length : lengths) ++rows_of_length[static_cast<size_t>(std::min(length, row_bytes))];
+  const int32_t least_unit = 1 << random.Between(0, 4);
+  const PackingChoice choice = BestPacking(rows_of_length.data(), row_bytes, least_unit);
+  std::vector<PackedRecord> directory(static_cast<size_t>(DirectoryBytes(num_rows) / kSectorBytes));
+  const int64_t end =
+      LayOutRows(lengths.data(), num_rows, row_bytes, choice.slot_bytes, choice.packing, 0, directory.data());
+  CHECK(end == choice.total_bytes);
+  Bytes packed(static_cast<size_t>(end + choice.slot_bytes + kSlackBytes));
+  MutableSlots out;
+  out.slots = packed.data();
+  out.bitmask = reinterpret_cast<uint8_t*>(directory.data());
+  out.slot_bytes = choice.slot_bytes;
+  out.packing = choice.packing;
+  out.packed_bytes = end;
+  SlotRows in;
+  in.slots = packed.data();
+  in.bitmask = out.bitmask;
+  in.num_rows = num_rows;
+  in.slot_bytes = choice.slot_bytes;
+  in.row_bytes = row_bytes;
+  in.packing = choice.packing;
+  in.packed_bytes = end;
+  const std::vector<int64_t> ids = AllIds(num_rows);
+  const auto decode = [&](const SlotRows& from, const CodePath& path, const std::vector<int64_t>& of) {
+    Bytes decoded(of.size() * static_cast<size_t>(row_bytes));
+    DecodeRows(codec, path, from, nullptr, of.data(), static_cast<int64_t>(of.size()), decoded.data(), 1);
+    return decoded;
+  };
+  Bytes expected;
+  for (const CodePath* path : Paths()) {
+    random.Fill(packed);
+    std::fill(packed.end() - kSlackBytes - choice.slot_bytes, packed.end(), uint8_t{0});
+    EncodeRows(codec, *path, rows.data(), num_rows, nullptr, 0, out, 1);
+    if (expected.empty()) expected = packed;
+    CHECK(packed == expected);
+    CHECK(decode(in, *path, ids) == rows);
+  }
+  std::vector<int64_t> starts(ids.size());
+  std::vector<int32_t> found(ids.size());
+  FindPackedRows(in, ids.data(), num_rows, starts.data(), found.data());
+  std::vector<PackedRecord> again(directory.size());
+  Bytes copy(packed.size());
+  MutableSlots to = out;
+  to.slots = copy.data();
+  to.bitmask = reinterpret_cast<uint8_t*>(again.data());
+  CHECK(LayOutRows(found.data(), num_rows, row_bytes, choice.slot_bytes, choice.packing, 0, again.data()) == end);
+  CopyPackedRows(in, ids.data(), num_rows, to, 2);
+  CHECK(copy == packed && std::memcmp(again.data(), directory.data(), again.size() * sizeof(PackedRecord)) == 0);
+  for (int round = 0; round < 8; ++round) {
+    Bytes damaged(packed);
+    for (int i = 0; i < 4; ++i) {
+      damaged[static_cast<size_t>(random.Between(0, end - 1))] ^= static_cast<uint8_t>(random.Word());
+    }
+    std::vector<PackedRecord> wrong(directory);
+    if (round % 2 == 0) {
+      auto* bytes = reinterpret_cast<uint8_t*>(wrong.data());
+      bytes[random.Between(0, DirectoryBytes(num_rows) - 1)] ^= static_cast<uint8_t>(random.Word());
+    }
+    SlotRows from = in;
+    from.slots = damaged.data();
+    from.bitmask = reinterpret_cast<const uint8_t*>(wrong.data());
+    for (const int64_t id : ids) {
+      Bytes whole;
+      const std::string error = Thrown<FormatError>([&] { whole = decode(from, kScalarPath, {id}); });
+      for (const CodePath* path : Paths()) {
+        Bytes other;
+        CHECK(Thrown<FormatError>([&] { other = decode(from, *path, {id}); }) == error);
+        CHECK(other == whole);
+      }
+    }
+  }
+}
+
 template <typename RandomCodec>
 void CheckRandomCodecs(uint64_t seed, int rounds) {
   Random random(seed);
@@ -268,6 +365,7 @@ void CheckRandomCodecs(uint64_t seed, int rounds) {
     CheckRoundTrip(random, codec, rows, codec.row_bytes, 1);
     CheckPools(random, codec, rows, stored);
     CheckDamage(random, codec, stored);
+    CheckPacked(random, codec, rows);
     CheckChangingRows(random, codec, rows, slot_bytes);
     CheckWrongOverflowIndices(random, codec, rows, slot_bytes);
   }
@@ -321,6 +419,9 @@ void CheckNothing() {
   CHECK(ones == std::vector<int64_t>(8, 0));
   CHECK(FirstBadId(nullptr, 0, 0) == -1);
   const int64_t ids[] = {0, 4, 5, -1};
+  int32_t staged[4];
+  CHECK(StageIds(ids, 2, 5, staged) && staged[1] == 4 && !StageIds(ids, 3, 5, staged) &&
+        !StageIds(ids + 3, 1, 5, staged));
   CHECK(FirstBadId(ids, 2, 5) == -1 && FirstBadId(ids, 4, 5) == 2 && FirstBadId(ids + 3, 1, 5) == 0);
 }
 

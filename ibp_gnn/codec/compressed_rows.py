@@ -1,17 +1,20 @@
-"""Rows in the slot format (csrc/core/format.h), wherever they lie."""
+"""Compressed rows, in slots or end to end (csrc/core/format.h), wherever they lie."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import torch
 
 from .. import _native
+from .packing import Packing, lay_out
 
 # Of each value of a byte.
 _ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 _COPY_BYTES = 64 << 20  # bounds the temporaries of `select`
+_KIND_BIT = 40  # of a record's first word, of its first row (csrc/core/packed_rows.h)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +32,8 @@ class CompressedRows:
     slots: uint8 [num_rows * slot_bytes + SLACK_BYTES]
     bitmask: uint8 [bitmask_bytes(num_rows)], bit i = 1: slot i holds a payload, 0: a raw row or an overflow index
     overflow: uint8 [num_overflow * row_bytes + SLACK_BYTES], raw rows that do not fit their slot
+    packing: None, or how packed rows lie (csrc/core/packed_rows.h). Then `slots` has them end to end, slot_bytes is the
+        length of the longest payload, `bitmask` is their directory, and no row overflows. They cannot be updated.
 
     Example:
         >>> codec = ibp_gnn.Codec.fit(torch.zeros(100, 16))
@@ -43,12 +48,14 @@ class CompressedRows:
     slots: torch.Tensor
     bitmask: torch.Tensor
     overflow: torch.Tensor
+    packing: Packing | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Raises FormatError for buffers that are too short: GPU kernels get addresses and cannot check."""
+        slots = self.num_rows * self.slot_bytes if self.packing is None else self.slot_bytes
         for name, wanted_bytes in (
-            ("slots", self.num_rows * self.slot_bytes + _native.cpu.SLACK_BYTES),
-            ("bitmask", _native.cpu.bitmask_bytes(self.num_rows)),
+            ("slots", slots + _native.cpu.SLACK_BYTES),
+            ("bitmask", bitmask_bytes(self.num_rows, self.packing)),
             ("overflow", _native.cpu.SLACK_BYTES),
         ):
             buffer = getattr(self, name)
@@ -93,18 +100,42 @@ class CompressedRows:
                 f"slot_bytes: want {row_bytes} (a raw row) or at least {shortest} (an overflow index), got {slot_bytes}"
             )
 
-        def room(length: int) -> torch.Tensor:
-            buffer = torch.empty(length + _native.cpu.SLACK_BYTES, dtype=torch.uint8, device=device)
-            if not buffer.is_cuda:
-                _native.cpu.advise_huge_pages(buffer)
-            buffer[length:] = 0
-            return buffer
-
         # Tensors of inference mode could not be written outside of it.
         with torch.inference_mode(False):
             bitmask = torch.empty(_native.cpu.bitmask_bytes(num_rows), dtype=torch.uint8, device=device)
-            slots, overflow = room(num_rows * slot_bytes), room(num_overflow * row_bytes)
+        slots, overflow = _room(num_rows * slot_bytes, device), _room(num_overflow * row_bytes, device)
         return cls(num_rows, row_bytes, slot_bytes, slots, bitmask, overflow)
+
+    @classmethod
+    def packed(
+        cls,
+        payload_bytes: torch.Tensor,
+        row_bytes: int,
+        slot_bytes: int,
+        packing: Packing,
+        *,
+        first_start: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> CompressedRows:
+        """Room for packed rows, with their directory.
+
+        Args:
+            payload_bytes: int32 [n] on the CPU, what each payload takes; of raw rows, row_bytes or more.
+            row_bytes: of a raw row.
+            slot_bytes: of the longest payload; rows with longer ones are raw.
+            packing: how their lengths are written.
+            first_start: where the first row starts, as the directory counts; `slots` has no rows before it.
+            device: where the buffers are to be.
+
+        Returns:
+            The rows, not yet written.
+
+        Raises:
+            ValueError: they do not fit such a directory.
+        """
+        directory, end = lay_out(payload_bytes, row_bytes, slot_bytes, packing, first_start)
+        slots, overflow = _room(end - first_start, device, slack=slot_bytes), _room(0, device)
+        return cls(len(payload_bytes), row_bytes, slot_bytes, slots, directory.to(device), overflow, packing=packing)
 
     @property
     def device(self) -> torch.device:
@@ -115,6 +146,13 @@ class CompressedRows:
     def num_overflow(self) -> int:
         """How many rows the overflow area has room for."""
         return (self.overflow.numel() - _native.cpu.SLACK_BYTES) // self.row_bytes
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of `slots` before its slack."""
+        if self.packing is None:
+            return self.num_rows * self.slot_bytes
+        return self.slots.numel() - self.slot_bytes - _native.cpu.SLACK_BYTES
 
     @property
     def nbytes(self) -> int:
@@ -142,13 +180,17 @@ class CompressedRows:
         """Rows [first, first + count), sharing memory, for an encoder.
 
         Args:
-            first: a multiple of 32.
+            first: a multiple of 32; of packed rows, of ROWS_PER_RECORD.
             count: how many.
 
         Returns:
             These rows. The overflow area is the whole one, since overflow indices count from its start.
         """
         end = first + count
+        if self.packing is not None:
+            start = _native.cpu.directory_bytes(first)
+            directory = self.bitmask[start : start + _native.cpu.directory_bytes(count)]
+            return dataclasses.replace(self, num_rows=count, bitmask=directory)
         return dataclasses.replace(
             self,
             num_rows=count,
@@ -181,6 +223,10 @@ class CompressedRows:
         """
         if ids is None:
             ids = torch.arange(self.num_rows, device=self.device)
+        if self.packing is not None:
+            per_record = _native.cpu.ROWS_PER_RECORD
+            kinds = self.bitmask.view(torch.int64)[:: _native.cpu.directory_bytes(1) // 8]
+            return ((kinds[ids // per_record] >> (_KIND_BIT + ids % per_record)) & 1).bool()
         return ((self.bitmask[ids >> 3] >> (ids & 7).to(torch.uint8)) & 1).bool()
 
     def overflows(self, ids: torch.Tensor | None = None) -> torch.Tensor:
@@ -193,11 +239,12 @@ class CompressedRows:
             bool [n].
         """
         compressed = self.is_compressed(ids)
-        return ~compressed if self.slot_bytes < self.row_bytes else torch.zeros_like(compressed)
+        has_overflow = self.slot_bytes < self.row_bytes and self.packing is None
+        return ~compressed if has_overflow else torch.zeros_like(compressed)
 
     def count_overflows(self) -> int:
         """How many rows lie in the overflow area. Rows on the CPU."""
-        if self.slot_bytes >= self.row_bytes:
+        if self.slot_bytes >= self.row_bytes or self.packing is not None:
             return 0
         whole, bits = divmod(self.num_rows, 8)
         bitmask = self.bitmask.numpy()
@@ -207,7 +254,12 @@ class CompressedRows:
         return self.num_rows - compressed
 
     def select(
-        self, ids: torch.Tensor, device: torch.device | str | None = None, *, first_overflow: int = 0
+        self,
+        ids: torch.Tensor,
+        device: torch.device | str | None = None,
+        *,
+        first_overflow: int = 0,
+        first_start: int = 0,
     ) -> CompressedRows:
         """A copy of some rows. Temporary memory is bounded: 64 MiB, or 32 rows if they take more.
 
@@ -215,13 +267,16 @@ class CompressedRows:
             ids: [n] int64 in range, on this device.
             device: where the copy is to be; None: this one.
             first_overflow: overflow rows are renumbered from it on.
+            first_start: of packed rows, where the first one starts, as for `packed`.
 
         Returns:
             The rows, in the order of ids.
 
         Raises:
-            FormatError: an overflow index is damaged.
+            FormatError: an overflow index, or the directory of packed rows, is damaged.
         """
+        if self.packing is not None:
+            return self._select_packed(ids, self.device if device is None else device, first_start)
         # Multiples of 32 rows keep bitmask words whole. A row's temporaries are its slot, its overflow row and int64s.
         rows_per_copy = max(32, _COPY_BYTES // (self.slot_bytes + self.row_bytes + 64) // 32 * 32)
         num_overflow = sum(int(self.overflows(part).sum()) for part in ids.split(rows_per_copy))
@@ -241,6 +296,88 @@ class CompressedRows:
             out.bitmask[first // 8 : first // 8 + len(bits)].copy_(bits)
             first, overflowed = first + len(part), overflowed + len(raw)
         return out
+
+    def _select_packed(self, ids: torch.Tensor, device: torch.device | str, first_start: int) -> CompressedRows:
+        if self.packing is None or self.device.type != "cpu":
+            raise ValueError(f"select: want packed rows in CPU memory, got rows on {self.device}")
+        ids = ids.to(torch.int64).contiguous()
+        _, lengths = self.packed_places(ids)
+        out = CompressedRows.packed(
+            lengths, self.row_bytes, self.slot_bytes, self.packing, first_start=first_start, device=device
+        )
+        directory = out.bitmask.cpu()
+        per_record = _native.cpu.ROWS_PER_RECORD
+        rows_per_copy = max(1, _COPY_BYTES // (max(self.slot_bytes, self.row_bytes) * per_record)) * per_record
+        at = 0
+        for first in range(0, len(ids), rows_per_copy):
+            part = slice(first, first + rows_per_copy)
+            records = slice(_native.cpu.directory_bytes(first), _native.cpu.directory_bytes(first + rows_per_copy))
+            rows = (
+                out
+                if out.device.type == "cpu"
+                else CompressedRows.packed(lengths[part], self.row_bytes, self.slot_bytes, self.packing)
+            )
+            _native.cpu.copy_packed(
+                **self._packed_arguments(),
+                slots=ids[part],
+                out_rows=rows.slots,
+                out_directory=directory[records] if rows is out else rows.bitmask,
+                first_start=first_start if rows is out else 0,
+                threads=_native.threads(),
+            )
+            if rows is not out:
+                out.slots[at : at + rows.data_bytes].copy_(rows.slots[: rows.data_bytes])
+                at += rows.data_bytes
+        return out
+
+    def packed_places(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of packed rows in CPU memory, where some lie.
+
+        Args:
+            ids: [n] int64 in range, on the CPU.
+
+        Returns:
+            Where in `slots` each starts, int64 [n]; and the length of each payload, row_bytes for a raw row, int32 [n].
+
+        Raises:
+            FormatError: the directory is damaged.
+        """
+        starts = torch.empty(len(ids), dtype=torch.int64, device="cpu")
+        lengths = torch.empty(len(ids), dtype=torch.int32, device="cpu")
+        ids = ids.to(torch.int64).contiguous()
+        _native.cpu.find_packed(**self._packed_arguments(), slots=ids, starts=starts, payload_bytes=lengths)
+        return starts, lengths
+
+    def _packed_arguments(self) -> dict[str, Any]:
+        if self.packing is None:
+            raise ValueError("want packed rows, got rows in slots")
+        return {
+            "rows": self.slots,
+            "row_bytes": self.row_bytes,
+            "slot_bytes": self.slot_bytes,
+            "unit_bytes": self.packing.unit_bytes,
+            "least_bytes": self.packing.least_bytes,
+            "directory": self.bitmask,
+            "num_rows": self.num_rows,
+        }
+
+    def bytes_of_each(self, ids: torch.Tensor) -> torch.Tensor:
+        """What rows take, without their share of bitmask or directory.
+
+        Args:
+            ids: int64 [n] in range, on this device, which is the CPU if rows are packed.
+
+        Returns:
+            int64 [n].
+
+        Raises:
+            FormatError: the directory of packed rows is damaged.
+        """
+        if self.packing is None:
+            return self.slot_bytes + self.overflows(ids).to(torch.int64) * self.row_bytes
+        _, lengths = self.packed_places(ids)
+        raw = -(-self.row_bytes // self.packing.unit_bytes) * self.packing.unit_bytes
+        return torch.where(lengths == self.row_bytes, raw, lengths.to(torch.int64))
 
     def overflow_indices(self, ids: torch.Tensor) -> torch.Tensor:
         """Where in the overflow area rows lie.
@@ -265,12 +402,30 @@ class CompressedRows:
         return indices
 
     def slot_matrix(self) -> torch.Tensor:
-        """uint8 [num_rows, slot_bytes], sharing memory."""
+        """uint8 [num_rows, slot_bytes], sharing memory. Raises ValueError for packed rows, which have no slots."""
+        if self.packing is not None:
+            raise ValueError("want rows in slots, got packed rows; build the store with layout='compact'")
         return self.slots[: self.num_rows * self.slot_bytes].view(self.num_rows, self.slot_bytes)
 
     def overflow_matrix(self) -> torch.Tensor:
         """uint8 [num_overflow, row_bytes], sharing memory."""
         return self.overflow[: self.num_overflow * self.row_bytes].view(self.num_overflow, self.row_bytes)
+
+
+def _room(length: int, device: torch.device | str, slack: int = 0) -> torch.Tensor:
+    """uint8 [length + slack + SLACK_BYTES], zeros from `length` on."""
+    with torch.inference_mode(False):  # tensors of inference mode could not be written outside of it
+        buffer = torch.empty(length + slack + _native.cpu.SLACK_BYTES, dtype=torch.uint8, device=device)
+        if not buffer.is_cuda:
+            _native.cpu.advise_huge_pages(buffer)
+        buffer[length:] = 0
+    return buffer
+
+
+def bitmask_bytes(num_rows: int, packing: Packing | None) -> int:
+    """Of `CompressedRows.bitmask`."""
+    length: int = _native.cpu.bitmask_bytes(num_rows) if packing is None else _native.cpu.directory_bytes(num_rows)
+    return length
 
 
 def index_bytes(indices: torch.Tensor) -> torch.Tensor:

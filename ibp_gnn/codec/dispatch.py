@@ -49,6 +49,7 @@ def encode(
     out: CompressedRows,
     first_overflow: int = 0,
     first_row: int = 0,
+    first_start: int = 0,
 ) -> None:
     """Writes the rows to `out`.
 
@@ -56,11 +57,14 @@ def encode(
     each row that did not fit its slot when it was measured, -1 for every other row. Otherwise ignored.
     first_overflow: the index of the first row in the overflow area of `out`; not 0 on the CPU only.
     first_row: the number of the first row, for messages.
+    first_start: of packed rows, which are on the CPU, that of `CompressedRows.packed`.
 
     Raises ValueError naming a row that fits now and did not when it was measured, or the other way round, since another
     thread or process wrote to it; `out` is then not to be used."""
     where = (out.slots, out.slot_bytes, out.bitmask, out.overflow)
     if rows.is_cuda:
+        if out.packing is not None:
+            raise ValueError(f"rows: want them on the CPU, where rows are packed, got {rows.device}")
         with torch.cuda.device(rows.device):
             cuda, tables = _native.cuda(), form.on_device(rows.device, encoder=True)
             scratch = torch.empty(cuda.encode_scratch_bytes(tables.native), dtype=torch.uint8, device=rows.device)
@@ -74,7 +78,7 @@ def encode(
                 "meanwhile"
             )
     else:
-        how = _native.threads(), _native.cpu_path, first_overflow, first_row
+        how = _native.threads(), _native.cpu_path, first_overflow, first_row, *(out.packing or (0, 0)), first_start
         _native.cpu.encode(form.native, rows, overflow_index, *where, *how)
 
 
@@ -107,6 +111,7 @@ def decode_on_cpu(
         _native.threads(),
         _native.cpu_path,
         None if slot_of is None else to_dlpack(slot_of),
+        *(rows.packing or (0, 0)),
     )
 
 

@@ -6,10 +6,12 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.dlpack import to_dlpack
 
 from .. import _native
 from .compressed_rows import CompressedRows
 from .forms import Form
+from .values import check_ids_on_cpu
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +87,7 @@ _ORDER_FOOTPRINT_BYTES = 3 << 28
 _ORDER_MIN_MISSES = 4096
 
 
+_MOST_INT32_ROWS = 2**31 - 1
 _ID_DTYPES = (torch.int32, torch.int64)
 
 
@@ -142,7 +145,8 @@ class GpuGather:
             segments.append(reads.shared.segment(first_place=num_cached, origin=num_cached, hits=True))
             num_cached += reads.shared.rows.num_rows
         segments.append(reads.store.segment(first_place=num_cached, origin=reads.store_offset, hits=False))
-        slot_bytes = reads.store.rows.slot_bytes
+        rows = reads.store.rows
+        slot_bytes, (unit_bytes, least_bytes) = rows.slot_bytes, rows.packing or (0, 0)
         return _native.cuda().make_gather_plan(
             codec=form.native,
             segments=segments,
@@ -157,6 +161,8 @@ class GpuGather:
             order_from_bytes=_ORDER_FOOTPRINT_BYTES,
             order_from_misses=_ORDER_MIN_MISSES,
             owners=(form, reads, self._counters, self._touched),
+            unit_bytes=unit_bytes,
+            least_bytes=least_bytes,
         )
 
     def remap(self, store: MappedRows, *, lead_bytes: int, cache: CompressedRows | None = None) -> Remap:
@@ -199,13 +205,15 @@ class GpuGather:
         *,
         ordered: bool | None = None,
         max_blocks: int | None = None,
+        out_is_kept: bool = False,
     ) -> None:
         """ids: [n] int32/int64 on the device, or a range of step 1, for which nothing is read; out: n rows on the
         device; both contiguous. Enqueued on the current stream; no host sync. Raises the error of an earlier gather, if
         its kernel has reported one by now, and ValueError for an out that the rows of these ids do not fill.
 
         ordered: whether to fetch in order of where the rows lie; max_blocks: of the kernel, in order those that fetch
-        misses; 0 = all that the GPU holds. None: as suits the miss rate that gathers had lately.
+        misses; 0 = all that the GPU holds. None: as suits the miss rate that gathers had lately. out_is_kept: the
+        caller sees to it that the memory of `out` is not used again before this stream has written it.
         """
         if self._report.error:
             self.raise_reported()
@@ -231,7 +239,8 @@ class GpuGather:
         # They may have been made on other streams, and are not handed out again before this one is done with them.
         if not isinstance(ids, range):
             ids.record_stream(stream)
-        out.record_stream(stream)
+        if not out_is_kept:
+            out.record_stream(stream)
 
     def miss_rate_lately(self) -> float:
         """Of the gathers since it was asked last, by a gather for one, as far as they have run; of earlier ones if none
@@ -321,6 +330,19 @@ def ids_on_gpu(ids: torch.Tensor, device: torch.device) -> torch.Tensor:
         raise RuntimeError(f"ids: want ids on {device} while a CUDA graph is captured, got ids on {ids.device}")
     staged = torch.empty(ids.shape, dtype=ids.dtype, device="cpu", pin_memory=True)
     return staged.copy_(ids).to(device, non_blocking=True)
+
+
+def checked_ids_on_gpu(ids: torch.Tensor, device: torch.device, num_rows: int) -> torch.Tensor:
+    """ids: int32/int64 [n] on any device. As `ids_on_gpu`; those in CPU memory are checked on the way, in one pass by
+    this thread, and arrive as int32 if there are few enough rows. Raises IndexError naming the first bad one."""
+    if ids.is_cuda or len(ids) == 0 or num_rows > _MOST_INT32_ROWS or torch.cuda.is_current_stream_capturing():
+        check_ids_on_cpu(ids, num_rows)
+        return ids_on_gpu(ids, device)
+    staged = torch.empty(ids.shape, dtype=torch.int32, device="cpu", pin_memory=True)
+    contiguous = ids.contiguous()
+    if num_rows == 0 or not _native.cpu.stage_ids(to_dlpack(contiguous), num_rows, to_dlpack(staged)):
+        check_ids_on_cpu(contiguous, num_rows)  # says which
+    return staged.to(device, non_blocking=True)
 
 
 def _count_bits(words: torch.Tensor) -> int:

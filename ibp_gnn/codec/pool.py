@@ -92,4 +92,5 @@ def pool_on_cpu(
         _native.threads(),
         _native.cpu_path,
         None if slot_of is None else to_dlpack(slot_of),
+        *(rows.packing or (0, 0)),
     )

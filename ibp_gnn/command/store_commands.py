@@ -34,7 +34,12 @@ def add_to(subparsers: Any) -> None:
     build.add_argument("store", type=Path, metavar="STORE", help="the file to make, by convention *.ibp")
     build.add_argument("--key", metavar="NAME", help="which array, if FILE holds several")
     build.add_argument("--codec", default="auto", help="auto (default), dict or ibp")
-    build.add_argument("--layout", choices=("compact", "inplace"), default="compact", help="default: compact")
+    build.add_argument(
+        "--layout",
+        choices=("compact", "inplace", "packed", "auto"),
+        default="compact",
+        help="default: compact; packed: rows end to end, which cannot be updated; auto: packed if it saves 15%% more",
+    )
     build.add_argument(
         "--order",
         type=Path,
@@ -147,10 +152,11 @@ def _run_info(arguments: argparse.Namespace) -> None:
         return
     shape = ", ".join(str(size) for size in record["shape"])
     lossy = "" if record["precision"] is None else f"LOSSY {record['precision']}, "
-    codec = f"{lossy}codec {record['codec']!r}, {record['layout']} slots"
+    lie = f"{record['layout']} slots of {record['slot_bytes']} bytes, {record['num_overflow']} overflow rows"
+    if record["layout"] == "packed":
+        lie = f"packed rows of up to {record['slot_bytes']} bytes"
     print(
-        f"{arguments.store}: [{shape}] {record['dtype']}, {codec} of "
-        f"{record['slot_bytes']} bytes, {record['num_overflow']} overflow rows, "
+        f"{arguments.store}: [{shape}] {record['dtype']}, {lossy}codec {record['codec']!r}, {lie}, "
         f"{'hottest rows first' if record['ordered'] else 'in the order of ids'}\n"
         f"{record['file_bytes']} bytes instead of {record['raw_bytes']}: savings {record['savings']:.1%}\n"
         f"version {record['version']} of store files, version {record['row_version']} of compressed rows"
@@ -163,6 +169,7 @@ def _describe(file: StoreFile) -> dict[str, Any]:
 
     header = file.header
     raw_bytes = header.num_rows * header.row_bytes
+    layout = "compact" if header.slot_bytes < header.row_bytes else "inplace"
     return {
         "version": VERSION,  # of the file
         "row_version": _native.cpu.FORMAT_VERSION,  # of the compressed rows in it
@@ -171,7 +178,7 @@ def _describe(file: StoreFile) -> dict[str, Any]:
         "precision": None if header.precision is None else header.precision.name,  # LOSSY
         "codec": header.codec_kind,
         "codec_parameters": header.codec_parameters,
-        "layout": "compact" if header.slot_bytes < header.row_bytes else "inplace",
+        "layout": layout if header.packing is None else "packed",
         "slot_bytes": header.slot_bytes,
         "lead_bytes": header.lead_bytes,
         "num_overflow": header.num_overflow,

@@ -13,6 +13,7 @@ import torch
 from torch import distributed
 
 from .. import _native
+from ..codec.compressed_rows import bitmask_bytes
 from ..store.feature_store import CompressedFeatureStore
 
 _PART_BYTES = 32 << 20  # what a thread takes at a time
@@ -35,8 +36,8 @@ def fingerprint(store: CompressedFeatureStore) -> str:
     with store.lock:
         rows = store.rows
         parts = {
-            "slots": rows.slots[: rows.num_rows * rows.slot_bytes],
-            "bitmask": rows.bitmask[: _native.cpu.bitmask_bytes(rows.num_rows)],
+            "slots": rows.slots[: rows.data_bytes],
+            "bitmask": rows.bitmask[: bitmask_bytes(rows.num_rows, rows.packing)],
             "overflow": rows.overflow[: rows.num_overflow * rows.row_bytes],
         }
         if store.slot_of is not None:
@@ -59,7 +60,8 @@ def describe(store: CompressedFeatureStore) -> str:
     """
     form = store.codec.form
     tables = [(name, table.shape, zlib.crc32(table.tobytes())) for name, table in sorted(form.tables().items())]
-    return f"{store.shape} {store.dtype} {store.slot_bytes} {store.codec.kind} {form.parameters()} {tables}"
+    lie = f"{store.slot_bytes} {store.rows.packing}"
+    return f"{store.shape} {store.dtype} {lie} {store.codec.kind} {form.parameters()} {tables}"
 
 
 def require_same(value: str, what: str, group: distributed.ProcessGroup | None = None) -> None:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..codec.compressed_rows import CompressedRows
-from ..codec.gather import GatherStats, GpuGather, Remap, ids_on_gpu
+from .. import _native
+from ..codec.compressed_rows import CompressedRows, bitmask_bytes
+from ..codec.gather import GatherStats, GpuGather, Remap, checked_ids_on_gpu
 from ..codec.values import as_ids, check_ids_on_cpu, prepare_out, resolve_device
 from ..store.compiled_gather import gather_by_name, is_compiling, name_source
 from ..store.feature_store import CompressedFeatureStore
@@ -35,7 +36,7 @@ class CompressedGPUCache(TensorLike):
         1 True
     """
 
-    _INTERNAL = frozenset("prepare_update prepare_move commit_update release plan".split())
+    _INTERNAL = frozenset("prepare_update prepare_move commit_update release plan gather_to_kept".split())
 
     def __init__(
         self,
@@ -144,12 +145,22 @@ class CompressedGPUCache(TensorLike):
         target = resolve_device(device, ids.device)
         if target != self.device:
             return self.store.gather(ids, device=target, out=out)
-        check_ids_on_cpu(ids, len(self.store))
         with self.store.lock:
             gather = self._open.gather
+            ids = checked_ids_on_gpu(ids, target, len(self.store))
             out = prepare_out(out, (ids.shape[0], *self.store.codec.row_shape), self.dtype, target)
-            gather.gather(ids_on_gpu(ids, target), out)
+            gather.gather(ids, out)
         return out
+
+    def gather_to_kept(self, ids: torch.Tensor, out: torch.Tensor) -> None:
+        """For the Prefetcher: as `gather`, with checked ids; out: on this cache's GPU or another one, and its memory is
+        not used again before the current stream has written it."""
+        if out.device != self.device:
+            return self.store.gather_to_kept(ids, out)
+        with self.store.lock:
+            gather = self._open.gather
+            gather.gather(checked_ids_on_gpu(ids, out.device, len(self.store)), out, out_is_kept=True)
+        return None
 
     def gather_on(self, device: torch.device) -> GpuGather:
         """The kernel's plan for a device: this cache's, or the store's. Call it with the store's `lock` held."""
@@ -358,22 +369,25 @@ def hot_order(
 
 
 def fixed_bytes(store: CompressedFeatureStore, is_prefix: bool) -> int:
-    """GPU bytes of a cache that do not depend on how many rows it has: table of places, the store's bitmask, codec."""
+    """GPU bytes of a cache that do not depend on how many rows it has: table of places, bitmask or directory of the
+    store, codec."""
     table = 0 if is_prefix and store.slot_of is None else 4 * len(store)
     return table + store.rows.bitmask.numel() + store.codec.form.device_nbytes
 
 
 def bytes_of_each(store: CompressedFeatureStore, ids: torch.Tensor) -> torch.Tensor:
-    """ids: int64 [n] on the CPU. Returns int64 [n]: the bytes of slot and overflow row of each."""
-    rows = store.rows
-    return rows.slot_bytes + rows.overflows(store.to_slots(ids)).to(torch.int64) * rows.row_bytes
+    """ids: int64 [n] on the CPU. Returns int64 [n]: the bytes of slot and overflow row of each, or of packed ones."""
+    return store.rows.bytes_of_each(store.to_slots(ids).to(torch.int64))
 
 
 def bytes_of_first(store: CompressedFeatureStore, order: torch.Tensor) -> torch.Tensor:
     """order: int64 [n] on the CPU. Returns int64 [n]: the bytes of `CompressedRows` of its first 1, 2, ..., n rows."""
     rows, count = store.rows, torch.arange(1, len(order) + 1, device="cpu")
-    empty = CompressedRows.empty(0, rows.row_bytes, rows.slot_bytes, 0).nbytes
-    return empty + torch.cumsum(bytes_of_each(store, order), 0) + (count + 31) // 32 * 4
+    empty = rows.select(order[:0]).nbytes
+    per_word = 32 if rows.packing is None else _native.cpu.ROWS_PER_RECORD
+    word_bytes = bitmask_bytes(1, rows.packing)
+    words = (count + per_word - 1) // per_word * word_bytes
+    return empty + torch.cumsum(bytes_of_each(store, order), 0) + words
 
 
 def rows_that_fit(

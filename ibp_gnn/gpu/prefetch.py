@@ -21,6 +21,7 @@ from ..codec.values import as_ids, check_ids_on_cpu, resolve_device
 from ..store.feature_store import CompressedFeatureStore
 from ..store.row_source import RowSource, is_row_source
 from .cache import CompressedGPUCache
+from .prefetch_trial import PrefetchTrial
 from .side_stream import SideStream
 
 Batch = TypeVar("Batch")
@@ -55,6 +56,7 @@ class Prefetcher(Generic[Batch]):
         device: torch.device | str,
         ids: Callable[[Batch], Any] = first_of,
         lookahead: int = 1,
+        trial: PrefetchTrial | None = None,
     ) -> None:
         """Fetches nothing yet.
 
@@ -70,6 +72,8 @@ class Prefetcher(Generic[Batch]):
             lookahead: how many batches are fetched together, in one gather. It pays where one large gather is cheaper
                 than several small ones: rows of a large store in CPU memory, read in order by a GPU. Up to 2 *
                 lookahead batches are held, the one in use among them.
+            trial: measures the first steps on a GPU with and without fetching ahead, and goes on in the faster way.
+                One serves all prefetchers of a loop, those of later epochs among them. None: always ahead.
 
         Raises:
             TypeError: a source that is no RowSource, a loader that is no iterable.
@@ -83,6 +87,8 @@ class Prefetcher(Generic[Batch]):
             raise ValueError(f"lookahead: want a whole number of at least 1, got {lookahead!r}")
         self._loader, self._source, self._ids, self._lookahead = loader, source, ids, lookahead
         self._device = resolve_device(device, torch.device("cpu"))
+        self._is_own = type(source) in (CompressedFeatureStore, CompressedGPUCache)
+        self._trial = trial if self._device.type == "cuda" else None
         self._running: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 
     def __iter__(self) -> Generator[tuple[Batch, torch.Tensor], None, None]:
@@ -121,14 +127,19 @@ class Prefetcher(Generic[Batch]):
         group: list[tuple[Batch, torch.Tensor]] = []  # batches with their ids, to be fetched together
         ready: deque[_Fetched] = deque()
         failure: Exception | None = None
-        ended = False
+        ended, ahead = False, True
+        if self._trial is not None:
+            self._trial.begin()
         try:
             while True:
                 if side is not None:
                     side.pace()
+                if self._trial is not None:
+                    ahead = self._trial.step()
+                at_once, most = (self._lookahead, 2 * self._lookahead) if ahead else (1, 1)
                 # One batch a step, so that sampling is spread evenly. The group after the one in use is always whole,
                 # and under way.
-                while not ended and len(ready) + len(group) < 2 * self._lookahead:
+                while not ended and len(ready) + len(group) < most:
                     try:
                         batch = next(batches, _END)
                         ended = batch is _END
@@ -136,12 +147,15 @@ class Prefetcher(Generic[Batch]):
                             group.append((batch, self._ids_of(batch)))
                     except Exception as error:
                         failure, ended = error, True
-                    if group and (ended or len(group) == self._lookahead):
+                    if group and (ended or len(group) == at_once):
                         try:
-                            ready += self._fetch(group, side)
+                            ready += self._fetch(group, side if ahead else None)
                         except Exception as error:
                             failure, ended = error, True
                         group = []
+                if group and not ready:  # fetching ahead has ended, and left a part of a group
+                    ready += self._fetch(group, None)
+                    group = []
                 if not ready:
                     break
                 yield self._hand_over(ready.popleft())
@@ -161,27 +175,52 @@ class Prefetcher(Generic[Batch]):
     def _fetch(self, group: list[tuple[Batch, torch.Tensor]], side: SideStream | None) -> list[_Fetched]:
         ids = [one for _, one in group]
         version = self._version()
+        event = made_on = None
         if side is None:
-            rows, event = self._gather(ids), None
+            rows = self._gather(ids)
         else:
             side.take(ids)
-            with torch.cuda.stream(side.stream):
-                rows, event = self._gather(ids), torch.cuda.Event()
-                event.record()
+            try:
+                rows, made_on = self._gather_on(side, ids)
+                event = side.stream.record_event()
+            except BaseException:
+                side.stream.synchronize()  # nothing that was allocated for it is in use
+                raise
         if version != self._version():  # an update meanwhile: of these rows nobody knows
             version = _NO_VERSION
         fetched = zip(group, rows, strict=True)
-        return [_Fetched(batch, own_ids, part, event, version) for (batch, own_ids), part in fetched]
+        return [_Fetched(batch, own_ids, part, event, made_on, version) for (batch, own_ids), part in fetched]
+
+    def _gather_on(self, side: SideStream, ids: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.cuda.Stream]:
+        """The rows of each batch, written on the side stream; and the stream whose memory they are.
+
+        That of our own sources is the current one's: the memory is used again behind all that reads it there, and no
+        record_stream is needed, after which torch's allocator would ask for an event at every allocation of the
+        training step.
+        """
+        if not self._is_own:
+            with torch.cuda.stream(side.stream):
+                return self._gather(ids), side.stream
+        lengths = [len(one) for one in ids]
+        rows = torch.empty(sum(lengths), *self._source.shape[1:], dtype=self._source.dtype, device=self._device)
+        made_on = side.follow()
+        with torch.cuda.stream(side.stream):
+            joined = ids[0] if len(ids) == 1 else torch.cat(ids)
+            cast(CompressedGPUCache, self._source).gather_to_kept(joined, rows)
+        return list(rows.split(lengths)), made_on
 
     def _hand_over(self, fetched: _Fetched) -> tuple[Batch, torch.Tensor]:
         """Makes the current stream wait for the rows, and the allocator keep them until it has passed their last
         use."""
         if fetched.version != self._version():
+            if fetched.done is not None and fetched.made_on is not None:
+                fetched.made_on.wait_event(fetched.done)  # the memory is let go of
             return fetched.batch, self._gather([fetched.ids])[0]
         if fetched.done is not None:
             stream = torch.cuda.current_stream(self._device)
             stream.wait_event(fetched.done)
-            fetched.rows.record_stream(stream)
+            if stream != fetched.made_on:
+                fetched.rows.record_stream(stream)
         return fetched.batch, fetched.rows
 
     def _version(self) -> Any:
@@ -195,8 +234,8 @@ class Prefetcher(Generic[Batch]):
     def _pinned(self, ids: torch.Tensor) -> torch.Tensor:
         """Pinned if they are on the way from the CPU to a GPU: a copy from pageable memory makes the host wait. torch
         reuses the pinned memory only after the copy. Our own sources do that themselves."""
-        own = isinstance(self._source, (CompressedFeatureStore, CompressedGPUCache))
-        return ids.pin_memory() if self._device.type == "cuda" and not ids.is_cuda and not own else ids
+        pins = self._device.type == "cuda" and not ids.is_cuda and not self._is_own
+        return ids.pin_memory() if pins else ids
 
 
 class _Fetched(NamedTuple):
@@ -204,6 +243,8 @@ class _Fetched(NamedTuple):
     ids: torch.Tensor
     rows: torch.Tensor
     done: torch.cuda.Event | None
-    """Recorded behind what writes the rows; None on the CPU."""
+    """Recorded behind what writes the rows; None if that is the stream that is current when they are handed over."""
+    made_on: torch.cuda.Stream | None
+    """Whose memory they are."""
     version: Any
     """Of the source when the fetch began."""

@@ -22,8 +22,14 @@ class SideStream:
         self._device = device
         self.stream = _stream_for(device, purpose)
         self._steps: deque[torch.cuda.Event] = deque()
-        # What the source keeps on the GPU may be in the making there.
-        self.stream.wait_stream(torch.cuda.current_stream(device))
+        self.follow()  # what the source keeps on the GPU may be in the making there
+
+    def follow(self) -> torch.cuda.Stream:
+        """What is enqueued here from now on runs behind what was enqueued on the current stream so far: memory that was
+        allocated there may be written here. Returns that stream."""
+        current = torch.cuda.current_stream(self._device)
+        self.stream.wait_stream(current)
+        return current
 
     def pace(self) -> None:
         """Called once a step: waits until the GPU is at most _STEPS_AHEAD steps behind the host."""

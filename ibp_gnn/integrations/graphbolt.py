@@ -23,7 +23,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 
@@ -265,7 +265,7 @@ class GraphBoltFeatureStore(gb.BasicFeatureStore):
         *,
         keys: Collection[FeatureKey] | None = None,
         codec: str | Codec = "auto",
-        layout: Layout = "compact",
+        layout: Layout | Literal["auto"] = "compact",
         pin: bool | str = "auto",
         device: torch.device | str | None = None,
         progress: bool | None = None,

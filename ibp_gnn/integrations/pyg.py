@@ -24,7 +24,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ class PyGFeatureStore(FeatureStore):
         features: Any = None,
         *,
         codec: str | Codec = "auto",
-        layout: Layout = "compact",
+        layout: Layout | Literal["auto"] = "compact",
         pin: bool | str = "auto",
         device: torch.device | str | None = None,
         progress: bool | None = None,

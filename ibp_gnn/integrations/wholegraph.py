@@ -14,6 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import distributed
 
+from ..store.feature_store import CompressedFeatureStore
+
 Location = Literal["cuda", "cpu"]
 
 
@@ -35,6 +37,12 @@ def require_gpu() -> torch.device:
     if not torch.cuda.is_available():
         raise RuntimeError("WholeGraph: want a CUDA device, but torch.cuda.is_available() is False")
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def require_slots(store: CompressedFeatureStore) -> None:
+    """Raises ValueError for packed rows: WholeGraph's tensors have rows of one length."""
+    if store.layout == "packed":
+        raise ValueError("store: want rows in slots, got packed rows; build the store with layout='compact'")
 
 
 @functools.cache

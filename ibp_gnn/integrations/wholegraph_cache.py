@@ -104,6 +104,7 @@ class ShardedGPUCache(CompressedGPUCache):
         """
         if placement not in ("auto", "replicate", "shard"):
             raise ValueError(f"placement: want auto, replicate or shard, got {placement!r}")
+        wholegraph.require_slots(store)
         wholegraph.library()
         self.store, self.device = store, wholegraph.require_gpu()
         self._capacity, self._is_prefix = capacity_per_gpu, False

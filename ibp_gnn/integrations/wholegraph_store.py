@@ -79,12 +79,14 @@ class DistributedFeatureStore:
             FormatError: the store's file is damaged.
             ImportError: pylibwholegraph is not installed.
             RuntimeError: no GPU, or another process cannot read its rows.
-            ValueError: a bad argument, or processes whose stores have other shapes or codecs. Rows are not compared.
+            ValueError: a bad argument, packed rows, or processes whose stores have other shapes or codecs. Rows are not
+                compared.
         """
         if location not in ("cuda", "cpu"):
             raise ValueError(f"location: want cuda or cpu, got {location!r}")
         if cache is None and (hotness is not None or hot_ids is not None):
             raise ValueError("cache: want a capacity beside hotness or hot_ids, got None")
+        wholegraph.require_slots(store)
         wholegraph.library()
         self.device = wholegraph.require_gpu()
         communicator = wholegraph.of_all()

@@ -53,7 +53,8 @@ class RowLayout:
         for name, length in self._parts.items():
             parts[name] = buffer[first : first + length]
             first += _aligned(length)
-        return CompressedRows(self.num_rows, self.row_bytes, self.slot_bytes, **parts)
+        buffers = parts["slots"], parts["bitmask"], parts["overflow"]
+        return CompressedRows(self.num_rows, self.row_bytes, self.slot_bytes, *buffers)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from .. import _renamed
 from ..codec import dispatch
 from ..codec.codec import Codec
 from ..codec.compressed_rows import CompressedRows
-from ..codec.gather import GatherStats, GpuGather, MappedRows, ids_on_gpu
+from ..codec.gather import GatherStats, GpuGather, MappedRows, checked_ids_on_gpu
 from ..codec.slot_length import least_lead_bytes
 from ..codec.values import as_ids, as_tensor, check_ids_on_cpu, prepare_out, resolve_device, to_bytes
 from ..concurrency.fork_safe_lock import ForkSafeLock
@@ -68,7 +68,9 @@ class CompressedFeatureStore(TensorLike):
         True
     """
 
-    _INTERNAL = frozenset("add_cache remove_cache copy_of overflows gather_on mapped_rows to_slots can_map".split())
+    _INTERNAL = frozenset(
+        "add_cache remove_cache copy_of overflows gather_on gather_to_kept mapped_rows to_slots can_map".split()
+    )
 
     def __new__(cls, *parts: Any, **named: Any) -> CompressedFeatureStore:
         """Refuses what is no part of a store, features for one. (Unpickling calls it without arguments.)"""
@@ -146,7 +148,7 @@ class CompressedFeatureStore(TensorLike):
         features: torch.Tensor | np.ndarray,
         codec: str | Codec = "auto",
         *,
-        layout: Layout = "compact",
+        layout: Layout | Literal["auto"] = "compact",
         order: torch.Tensor | np.ndarray | None = None,
         pin: bool | str = "auto",
         chunk_rows: int | None = None,
@@ -162,7 +164,8 @@ class CompressedFeatureStore(TensorLike):
                 values of this moment: no gradient goes through a store.
             codec: a name, fitted on a sample here, or a fitted Codec of the same dtype and row shape.
             layout: "compact" = slots of the length that makes slots and overflow rows smallest; "inplace" = slots as
-                long as a raw row.
+                long as a raw row; "packed" = rows end to end, without slots: smaller where payloads differ in length,
+                but such a store cannot be updated; "auto" = "packed" if that takes at least 15 % less than "compact".
             order: [n] int32/int64, every id once, hottest first: the row of node order[s] goes to slot s. None: node
                 i's row goes to slot i. Ids stay what they are; a store in this order is cheaper to cache and to read.
             pin: "auto" = page-lock the rows at the first gather to a GPU, and warn and copy through a staging buffer if
@@ -184,7 +187,7 @@ class CompressedFeatureStore(TensorLike):
         """
         job = Job.check(features, codec, layout, order, chunk_rows, progress, precision, out_dtype)
         rows, lead_bytes = build_in_memory(job)
-        store = cls(job.codec, rows, lead_bytes, pin, job.slot_of, layout=layout, precision=job.precision)
+        store = cls(job.codec, rows, lead_bytes, pin, job.slot_of, layout=job.layout, precision=job.precision)
         _logger.debug("built %s", store)
         warn_if_larger(store.nbytes, store.raw_nbytes, stacklevel=2)
         return store
@@ -291,7 +294,6 @@ class CompressedFeatureStore(TensorLike):
         """
         if out is None and is_compiling():
             return gather_by_name(ids, self._name, device)
-        num_rows = len(self)
         ids = as_ids(ids, advice=INDEX_ADVICE)
         target = resolve_device(device, ids.device)
         if target.type == "cuda":
@@ -303,13 +305,25 @@ class CompressedFeatureStore(TensorLike):
                 self._check_file_rows(ids)
                 dispatch.decode_on_cpu(self.codec.form, self._held, ids, to_bytes(out), self._slot_of)
             return out
-        check_ids_on_cpu(ids, num_rows)
-        with self.lock:
-            if self._pin_now(target):
-                self.gather_on(target).gather(ids_on_gpu(ids, target), out)
-            else:
-                self._gather_staged(ids, out, target)
+        self._gather_to_gpu(ids, out)
         return out
+
+    def gather_to_kept(self, ids: torch.Tensor, out: torch.Tensor) -> None:
+        """For the Prefetcher: as `gather`; out: on a GPU, and its memory is not used again before the current stream
+        has written it."""
+        self._check_process()
+        self._gather_to_gpu(ids, out, out_is_kept=True)
+
+    def _gather_to_gpu(self, ids: torch.Tensor, out: torch.Tensor, *, out_is_kept: bool = False) -> None:
+        num_rows, device = len(self), out.device
+        if not self.is_pinned():
+            check_ids_on_cpu(ids, num_rows)  # before the rows are page-locked, which takes time
+        with self.lock:
+            if self._pin_now(device):
+                on_gpu = checked_ids_on_gpu(ids, device, num_rows)
+                self.gather_on(device).gather(on_gpu, out, out_is_kept=out_is_kept)
+            else:
+                self._gather_staged(ids, out, device)
 
     def update(self, ids: torch.Tensor | np.ndarray, rows: torch.Tensor | np.ndarray) -> None:
         """Writes new rows over old ones. Every gather from now on, by a GPU cache of this store, too, gives these rows
@@ -330,8 +344,8 @@ class CompressedFeatureStore(TensorLike):
 
         Raises:
             IndexError: names the first bad id.
-            ValueError: repeated ids, other shapes and dtypes, a store whose rows are in a file, or in memory that torch
-                shares.
+            ValueError: repeated ids, other shapes and dtypes, a store whose rows are packed, in a file, or in memory
+                that torch shares.
             TypeError: ids or rows of another type.
             PinError, OSError, or torch's OutOfMemoryError: there is no room for a larger overflow area or for what is
                 to be written.
@@ -339,6 +353,11 @@ class CompressedFeatureStore(TensorLike):
                 are shared (naming the one that does), and while GPUs of another process read them in place.
         """
         held = self._held
+        if held.packing is not None:
+            raise ValueError(
+                "update: want rows in slots, got packed rows, which lie end to end and leave no room for longer ones; "
+                "build the store with layout='compact'"
+            )
         if not self._writable:
             raise ValueError(
                 "update: want rows in memory of this process alone, got a store whose rows are in a file or in shared "
@@ -642,15 +661,17 @@ class CompressedFeatureStore(TensorLike):
 
     @property
     def layout(self) -> Layout:
-        """What `build` was asked for. A file holds the slots' length alone: of one whose slots are as long as a row it
-        is "inplace"."""
+        """What `build` was asked for, or "auto" has taken. A file holds the slots' length alone: of one whose slots are
+        as long as a row it is "inplace"."""
+        if self._held.packing is not None:
+            return "packed"
         if self._layout is not None:
             return self._layout
         return "compact" if self.slot_bytes < self.codec.row_bytes else "inplace"
 
     @property
     def slot_bytes(self) -> int:
-        """Length of each row's slot."""
+        """Length of each row's slot; of packed rows, of the longest payload."""
         return self._held.slot_bytes
 
     @property

@@ -29,11 +29,11 @@ class RowReader(Protocol):
         after chunk. first: where a chunk starts. All chunks but the last have one length, a multiple of 32."""
 
 
-def chunk_length(chunk_rows: int | None, row_bytes: int) -> int:
-    """Rows per chunk: whole words of the bitmask. Raises ValueError."""
+def chunk_length(chunk_rows: int | None, row_bytes: int, whole: int = 32) -> int:
+    """Rows per chunk: a multiple of `whole`, those of a word of the bitmask. Raises ValueError."""
     if chunk_rows is not None and (not isinstance(chunk_rows, int) or chunk_rows < 1):
         raise ValueError(f"chunk_rows: want at least 1, got {chunk_rows}")
-    return -(-(chunk_rows or max(1, _CHUNK_BYTES // row_bytes)) // 32) * 32
+    return -(-(chunk_rows or max(1, _CHUNK_BYTES // row_bytes)) // whole) * whole
 
 
 class ArrayReader:

@@ -32,7 +32,8 @@ from typing import Any
 import torch
 
 from .. import _native
-from ..codec.compressed_rows import CompressedRows
+from ..codec.compressed_rows import CompressedRows, bitmask_bytes
+from ..codec.packing import Packing
 from ..concurrency.read_write_lock import Block
 
 _GATE, _IN_PLACE = range(2)
@@ -60,16 +61,26 @@ class Layout:
     row_bytes: int
     slot_bytes: int
     ordered: bool
+    packing: Packing | None
+    data_bytes: int
+
+    @classmethod
+    def of(cls, rows: CompressedRows, *, ordered: bool) -> Layout:
+        return cls(rows.num_rows, rows.row_bytes, rows.slot_bytes, ordered, rows.packing, rows.data_bytes)
+
+    def lengths(self) -> dict[str, int]:
+        """Of all parts but the overflow area, in bytes."""
+        slack = _native.cpu.SLACK_BYTES + (0 if self.packing is None else self.slot_bytes)
+        return {
+            "slot_of": 4 * self.num_rows * self.ordered,
+            "bitmask": bitmask_bytes(self.num_rows, self.packing),
+            "slots": self.data_bytes + slack,
+        }
 
     def starts(self) -> dict[str, int]:
         """Of "slot_of", "bitmask", "slots" and "overflow", at pages."""
-        lengths = {
-            "slot_of": 4 * self.num_rows * self.ordered,
-            "bitmask": _native.cpu.bitmask_bytes(self.num_rows),
-            "slots": self.num_rows * self.slot_bytes + _native.cpu.SLACK_BYTES,
-        }
         starts, end = {}, mmap.PAGESIZE
-        for name, length in lengths.items():
+        for name, length in self.lengths().items():
             starts[name] = end
             end += -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
         return {**starts, "overflow": end}
@@ -109,16 +120,18 @@ class SharedRows:
         self._waiting = 0  # threads that wait for it
         self._threads: set[int] = set()  # those that are in
         self._lost: str | None = None  # why there are no rows any more
-        table = _bytes(mapping, starts["slot_of"], 4 * layout.num_rows) if layout.ordered else None
+        parts = {name: _bytes(mapping, starts[name], length) for name, length in layout.lengths().items()}
+        table = parts["slot_of"] if layout.ordered else None
         self.slot_of = None if table is None else table.view(torch.int32)
         self.lead_bytes = self._words[_Word.LEAD_BYTES]
         self._rows = CompressedRows(
             layout.num_rows,
             layout.row_bytes,
             layout.slot_bytes,
-            slots=_bytes(mapping, starts["slots"], layout.num_rows * layout.slot_bytes + _native.cpu.SLACK_BYTES),
-            bitmask=_bytes(mapping, starts["bitmask"], _native.cpu.bitmask_bytes(layout.num_rows)),
+            slots=parts["slots"],
+            bitmask=parts["bitmask"],
             overflow=self._map_overflow(self._words[_Word.NUM_OVERFLOW]),
+            packing=layout.packing,
         )
 
     @classmethod
@@ -127,7 +140,7 @@ class SharedRows:
         meanwhile. Raises OSError if there is no room."""
         if not hasattr(os, "memfd_create") or not hasattr(fcntl, "F_OFD_SETLK"):
             raise OSError(errno.ENOSYS, "rows that processes share: want Linux, got another system")
-        layout = Layout(rows.num_rows, rows.row_bytes, rows.slot_bytes, slot_of is not None)
+        layout = Layout.of(rows, ordered=slot_of is not None)
         fd = os.memfd_create("ibp_gnn_rows", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             _reserve(fd, 0, layout.file_bytes(rows.num_overflow))

@@ -51,7 +51,7 @@ class StoreConfig:
     path: str | None = None
     """A store file of these features, from `ibp-gnn build`, to read instead; codec and layout are the file's then."""
     codec: str = "auto"
-    layout: Literal["compact", "inplace"] = "compact"
+    layout: Literal["compact", "inplace", "packed", "auto"] = "compact"
     pin: bool | Literal["auto"] = "auto"
     precision: PrecisionName | None = None
     """LOSSY: what values are rounded to before they are compressed; of a store file, what they were rounded to. null:
@@ -114,8 +114,9 @@ class TrainConfig:
     """Sampling processes; 0 samples in the training process, on one thread (see OneThreadSampler)."""
     prefetch: bool = False
     """Fetch the features of the next batch while this one trains (ibp_gnn.Prefetcher). Of `loop: dgl`, with one node
-    type. The record's fetch time is then what training does not hide: on a GPU how long its stream waits for features,
-    and copies labels and blocks; on the CPU, where nothing overlaps, all of it."""
+    type. On a GPU the first steps measure whether that pays; if not, it switches itself off, and the log says so. The
+    record's fetch time is then what training does not hide: on a GPU how long its stream waits for features, and copies
+    labels and blocks; on the CPU, where nothing overlaps, all of it."""
     graph_memory: Literal["cuda", "cpu"] = "cuda"
     """Of `loop: wholegraph`: where the graph lies: shared out over the GPUs of a machine, or in its page-locked
     memory."""

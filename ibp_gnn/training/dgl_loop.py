@@ -38,6 +38,7 @@ class DGLLoop:
             self._graph.ndata[KEY] = features.rows
         else:
             ibp_gnn.attach(self._graph, KEY, features.source)
+        self._prefetch_trial = ibp_gnn.PrefetchTrial()  # of all epochs
         # Made here, so that neither the first batch nor each worker pays for it.
         self._graph.create_formats_()
 
@@ -60,7 +61,7 @@ class DGLLoop:
 
     def _with_features(self, batches: Iterable[Any]) -> Iterable[tuple[Any, torch.Tensor]]:
         if self._config.prefetch:
-            return ibp_gnn.Prefetcher(batches, self._features.source, device=self._device)
+            return ibp_gnn.Prefetcher(batches, self._features.source, device=self._device, trial=self._prefetch_trial)
         return ((batch, self._fetch(batch[0], batch[2][0])) for batch in batches)
 
     def _fetch(self, input_nodes: torch.Tensor, block: Any) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -23,10 +23,14 @@ class StoreBuilder:
     """
 
     def __init__(
-        self, num_rows: int, sample: Any, *, codec: str = "auto", layout: Layout = "compact", pin: bool | str = "auto"
+        self, num_rows: int, sample: Any, *, codec: str = "auto", layout: str = "compact", pin: bool | str = "auto"
     ) -> None:
         """num_rows: how many will come, at least 1. sample: [n, *row_shape], n >= 1, rows like those to come, to which
-        codec and slots are fitted; rows of other kinds are stored as well, in more bytes."""
+        codec and slots are fitted; rows of other kinds are stored as well, in more bytes. Raises ValueError for a
+        layout that wants all rows' lengths beforehand."""
+        if layout not in ("compact", "inplace"):
+            raise ValueError(f"layout: want compact or inplace for rows that come part by part, got {layout!r}")
+        layout = cast(Layout, layout)
         rows = as_tensor(sample, "sample").cpu()
         self.codec = fit_codec(rows, codec, layout)
         histogram = payload_histogram(self.codec.measure(rows), self.codec.row_bytes)

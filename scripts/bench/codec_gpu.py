@@ -75,7 +75,7 @@ def _measure_hbm(rows: torch.Tensor, config: Gpu) -> list[dict[str, Any]]:
         compressed = codec.compress(raw)
         gather = GpuGather(codec.form, device, MappedRows.on_device(compressed), lead_bytes=compressed.slot_bytes)
         kept_alive.append(compressed)
-        methods[kind] = functools.partial(_decode, gather, 0)
+        methods[kind] = functools.partial(decode, gather, 0)
         results.append(
             {
                 "parameters": repr(codec),
@@ -113,17 +113,17 @@ def _measure_pinned(rows: torch.Tensor, config: Gpu) -> list[dict[str, Any]]:
         for blocks in config.blocks:
             methods[f"copy {blocks}"] = functools.partial(copy_rows, address, blocks=blocks)
             for kind, store in stores.items():
-                methods[f"{kind} {blocks}"] = functools.partial(_decode, store.gather_on(device), blocks)
+                methods[f"{kind} {blocks}"] = functools.partial(decode, store.gather_on(device), blocks)
         check_bits(methods, ordered, raw, out)
         times = interleaved_ms(methods, ordered, out, config.repeats)
         copies = {blocks: times[f"copy {blocks}"] for blocks in config.blocks}
-        calls: dict[str, Method] = {kind: functools.partial(_gather, store) for kind, store in stores.items()}
+        calls: dict[str, Method] = {kind: functools.partial(gather_from, store) for kind, store in stores.items()}
         check_bits(calls, id_sets, raw, out)
         call_times = interleaved_ms(calls, id_sets, out, config.repeats)
         cached = _measure_cached(stores, id_sets, raw, out, config)
         for kind, store in stores.items():
             store.reset_stats()
-            _decode(store.gather_on(device), config.blocks[0], ordered[0], out)
+            decode(store.gather_on(device), config.blocks[0], ordered[0], out)
             moved = store.stats().pcie_bytes / batch
             decodes = {blocks: times[f"{kind} {blocks}"] for blocks in config.blocks}
             to_copy = min(copies.values()) / min(decodes.values())
@@ -159,7 +159,7 @@ def _measure_cached(
     on_gpu = raw.to(out.device)
     methods: dict[str, Method] = {"copy": functools.partial(copy_rows, on_gpu.data_ptr())}
     for kind, store in stores.items():
-        methods[kind] = functools.partial(_gather, CompressedGPUCache(store, f"{len(store)} rows"))
+        methods[kind] = functools.partial(gather_from, CompressedGPUCache(store, f"{len(store)} rows"))
     check_bits(methods, id_sets, raw, out)
     return interleaved_ms(methods, id_sets, out, config.repeats)
 
@@ -194,10 +194,13 @@ def _seconds(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
     return statistics.median(seconds[1:]), result
 
 
-def _decode(gather: GpuGather, blocks: int, ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+def decode(gather: GpuGather, blocks: int, ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """A Method: rows in the order of the ids. blocks: of the kernel, 0 for all that the GPU holds."""
     gather.gather(ids, to_bytes(out), ordered=False, max_blocks=blocks)
     return out
 
 
-def _gather(source: CompressedFeatureStore | CompressedGPUCache, ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+def gather_from(
+    source: CompressedFeatureStore | CompressedGPUCache, ids: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
     return source.gather(ids, out=out)

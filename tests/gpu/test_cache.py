@@ -67,7 +67,7 @@ def test_the_rows_that_fit_are_counted_to_the_byte(store: CompressedFeatureStore
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("share", [0.3, 0.7, 1.0])
-@pytest.mark.parametrize("layout", ["compact", "inplace"])
+@pytest.mark.parametrize("layout", ["compact", "inplace", "packed"])
 @pytest.mark.parametrize("ids_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("codec", ["ibp", "dict"])
 def test_hits_and_misses_have_the_stores_bits(share: float, layout: str, ids_dtype: torch.dtype, codec: str) -> None:

@@ -64,27 +64,32 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("layout", ["compact", "inplace"])
+@pytest.mark.parametrize("layout", ["compact", "inplace", "packed"])
 @pytest.mark.parametrize(("dtype", "width", "kind"), CASES, ids=str)
 def test_random_damage(dtype: torch.dtype, width: int, kind: str, layout: str) -> None:
     generator = torch.Generator().manual_seed(width)
     rows = make_rows(dtype, width, kind, width)
     for codec in ("dict", "ibp"):
         with CompressedFeatureStore.build(rows, codec, layout=layout, progress=False) as store:
-            slots = store.rows.slot_matrix()
+            rows_bytes = store.rows.slots[: store.rows.data_bytes]
+            step = len(rows_bytes) // ROWS
             for row in torch.randperm(ROWS, generator=generator)[: ROWS // 2].tolist():
-                first = int(torch.randint(0, slots.shape[1], (1,), generator=generator))
-                count = int(torch.randint(1, 1 + slots.shape[1] // 4, (1,), generator=generator))
+                first = int(torch.randint(0, step, (1,), generator=generator))
+                count = int(torch.randint(1, 1 + step // 4, (1,), generator=generator))
                 noise = torch.randint(0, 256, (count,), dtype=torch.uint8, generator=generator)
-                part = slots[row, first : first + count]
+                part = rows_bytes[row * step + first : min(row * step + first + count, (row + 1) * step)]
                 part ^= noise[: len(part)]
-            store.rows.bitmask[: ROWS // 16] ^= torch.randint(
-                0, 16, (ROWS // 16,), dtype=torch.uint8, generator=generator
-            )
+            if layout == "packed":  # any bit of a directory, and so any place
+                damaged = torch.randint(0, len(store.rows.bitmask), (3,), generator=generator)
+                store.rows.bitmask[damaged] ^= torch.randint(1, 256, (3,), dtype=torch.uint8, generator=generator)
+            else:
+                store.rows.bitmask[: ROWS // 16] ^= torch.randint(
+                    0, 16, (ROWS // 16,), dtype=torch.uint8, generator=generator
+                )
             assert_same_on_a_gpu(store, store)
 
 
-@pytest.mark.parametrize("layout", ["compact", "inplace"])
+@pytest.mark.parametrize("layout", ["compact", "inplace", "packed"])
 @pytest.mark.parametrize(("dtype", "width", "kind"), CASES, ids=str)
 def test_any_hint_gives_the_same_rows(dtype: torch.dtype, width: int, kind: str, layout: str) -> None:
     """lead_bytes of a file may be anything up to the length of a slot."""

@@ -234,7 +234,7 @@ def check_decoder(names: Names) -> None:
     others = trimmed, values.to(torch.bfloat16), values.half(), (values * 50).to(torch.int16), values > 0
     for rows in (values, *others):
         for codec in ("ibp", "dict"):
-            for layout in ("compact", "inplace"):
+            for layout in ("compact", "inplace", "packed"):
                 made = ibp_gnn.CompressedFeatureStore.build(
                     rows, codec, layout=layout, order=order, progress=False, pin=False
                 )

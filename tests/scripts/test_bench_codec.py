@@ -43,6 +43,11 @@ TINY = [
     "sweep.small_ids=[10, 100]",
     "sweep.launches=2",
     "sweep.repeats=1",
+    "layouts.data={float32: [normal_33]}",
+    "layouts.raw_mb=2",
+    "layouts.hit_ids=3000",
+    "layouts.miss_ids=2000",
+    "layouts.repeats=1",
     "peers.data={float32: [relu_20]}",
     "peers.cpu_mb=0.02",
     "peers.gpu_mb=0.02",
@@ -53,7 +58,7 @@ TINY = [
     "synthetic_rows=300",
 ]
 NO_SWEEP = ["sweep.widths=[]", "sweep.matrices=[]"]
-ONLY_SIZES = ["cpu.data={}", "gpu.data={}", *NO_SWEEP, "peers.data={}"]
+ONLY_SIZES = ["cpu.data={}", "gpu.data={}", "layouts.data={}", *NO_SWEEP, "peers.data={}"]
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +76,20 @@ def run(bench: ModuleType, folder: Path, *overrides: str) -> dict:
     return json.loads(path.read_text())
 
 
+def test_layouts(bench, tmp_path, capsys):
+    record = run(bench, tmp_path, "sizes.data={}", "cpu.data={}", "gpu.data={}", *NO_SWEEP, "peers.data={}")
+    compact, packed = record["layouts"]
+    assert (compact["layout"], packed["layout"]) == ("compact", "packed")
+    assert packed["data_bytes_per_row"] >= packed["payload_bytes_per_row"] > 0
+    assert packed["store_bytes_per_row"] == pytest.approx(
+        (1 + packed["above_payloads"]) * packed["payload_bytes_per_row"]
+    )
+    assert ("hit_ms" in packed) == torch.cuda.is_available()
+    assert "packed " in capsys.readouterr().out
+
+
 def test_sizes_and_cpu(bench, tmp_path, capsys):
-    record = run(bench, tmp_path, "gpu.data={}", *NO_SWEEP, "peers.data={}")
+    record = run(bench, tmp_path, "gpu.data={}", "layouts.data={}", *NO_SWEEP, "peers.data={}")
     assert record["benchmark"] == "codec" and "commit" in record
     assert len(record["load_average"]["before"]) == 3
     assert record["config"]["cpu"]["raw_mb"] == 0.1 and record["skipped"] == {}
@@ -103,7 +120,7 @@ def test_sizes_and_cpu(bench, tmp_path, capsys):
 
 
 def test_peers(bench, tmp_path, capsys):
-    record = run(bench, tmp_path, "sizes.data={}", "cpu.data={}", "gpu.data={}")
+    record = run(bench, tmp_path, "sizes.data={}", "cpu.data={}", "gpu.data={}", "layouts.data={}")
     assert "no package" in record["skipped"]["ndzip"]
     own, *others = record["peers"]
     assert own["method"].startswith("ibp_gnn dict") and own["rows_per_chunk"] == 1
@@ -155,7 +172,7 @@ def test_gpu(bench, tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device")
 def test_no_gpu_is_no_failure(bench, tmp_path):
-    record = run(bench, tmp_path, "sizes.data={}", "cpu.data={}", "peers.data={}")
+    record = run(bench, tmp_path, "sizes.data={}", "cpu.data={}", "layouts.data={}", "peers.data={}")
     assert record["gpu"] == record["sweep"] == record["matrices"] == []
     assert record["skipped"] == dict.fromkeys(["gpu", "sweep"], "want a CUDA device, got none")
 

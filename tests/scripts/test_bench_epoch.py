@@ -29,10 +29,20 @@ TINY = [
     "live_batches=2",
     "lookahead=2",
 ]
-ON_CPU = ["raw", "ours", "ours_prefetch", "ours_lookahead"]
+ON_CPU = ["raw", "ours", "ours_ahead", "ours_prefetch", "ours_lookahead"]
 pytest.importorskip("dgl")
 WHOLEGRAPH = ["wholegraph", "wholegraph_cached"]
-ALL = ["raw", "raw_cache", "raw_cache_prefetch", "ours", "ours_prefetch", "ours_lookahead", *WHOLEGRAPH, "on_gpu"]
+ALL = [
+    "raw",
+    "raw_cache",
+    "raw_cache_prefetch",
+    "ours",
+    "ours_ahead",
+    "ours_prefetch",
+    "ours_lookahead",
+    *WHOLEGRAPH,
+    "on_gpu",
+]
 
 
 def run(part: Any, folder: Path, device: str) -> dict[str, Any]:

@@ -30,14 +30,14 @@ def features() -> torch.Tensor:
 @pytest.fixture
 def change_between_passes(monkeypatch):
     """change_between_passes(change): calls `change` when all rows have been measured and none has been compressed."""
-    second_pass = build_module.with_overflow
+    second_pass = build_module.placed_chunks
 
     def set_change(change) -> None:
         def changed(*args, **options):
             change()
             return second_pass(*args, **options)
 
-        monkeypatch.setattr(build_module, "with_overflow", changed)
+        monkeypatch.setattr(build_module, "placed_chunks", changed)
 
     return set_change
 

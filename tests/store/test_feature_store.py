@@ -39,7 +39,7 @@ def target(request: pytest.FixtureRequest) -> tuple[torch.device, bool | str]:
     return torch.device("cuda", torch.cuda.current_device()), pin
 
 
-@pytest.mark.parametrize("layout", ["compact", "inplace"])
+@pytest.mark.parametrize("layout", ["compact", "inplace", "packed"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", SUPPORTED_DTYPES, ids=str)
 def test_rows_come_back_bit_for_bit(dtype: torch.dtype, kind: str, layout: str, target: tuple) -> None:
@@ -179,7 +179,12 @@ def test_bad_ids(ids: object, error: type, message: str) -> None:
             r"masked array.*features.filled\(VALUE\)",
         ),
         (torch.eye(3).to_sparse(), {}, TypeError, r"want a dense tensor, got .*; features.to_dense\(\)"),
-        (torch.zeros(4, 2), {"layout": "dense"}, ValueError, "layout: want 'compact' or 'inplace', got 'dense'"),
+        (
+            torch.zeros(4, 2),
+            {"layout": "dense"},
+            ValueError,
+            r"layout: want one of \['compact', 'inplace', 'packed', 'auto'\], got 'dense'",
+        ),
         (torch.zeros(4, 2), {"codec": "zip"}, ValueError, r"codec: want one of \['auto', 'dict', 'ibp'\], got 'zip'"),
         (torch.zeros(4, 2), {"codec": 3}, TypeError, "codec: want a name or a Codec, got int"),
         (torch.zeros(4, 2), {"pin": "yes"}, ValueError, "pin: want True, False or 'auto', got 'yes'"),
@@ -334,7 +339,7 @@ def test_a_damaged_row_is_refused(target: tuple) -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("layout", ["compact", "inplace"])
+@pytest.mark.parametrize("layout", ["compact", "inplace", "packed"])
 def test_a_gpu_gather_moves_only_the_compressed_bytes(layout: str) -> None:
     rows = special_rows(torch.float32, 256, "outliers", 4000)
     with build(rows, layout=layout) as store:
@@ -358,7 +363,7 @@ def test_slots_beyond_four_gigabytes() -> None:
         assert_bitwise_equal(store.gather(ids, device="cuda").cpu(), rows[ids])
 
 
-@pytest.mark.parametrize("layout", ["compact", "inplace"])
+@pytest.mark.parametrize("layout", ["compact", "inplace", "packed"])
 @pytest.mark.parametrize("codec", ["ibp", "dict"])
 def test_an_ordered_store_has_the_same_rows_by_id(codec: str, layout: str, target: tuple) -> None:
     device, pin = target
@@ -428,7 +433,7 @@ def test_a_store_larger_than_its_rows_warns() -> None:
         build(torch.zeros(0, 16))
 
 
-@pytest.mark.parametrize("layout", ["compact", "inplace"])
+@pytest.mark.parametrize("layout", ["compact", "inplace", "packed"])
 def test_the_layout_is_the_one_that_was_asked_for(layout: str, tmp_path: Path) -> None:
     """Also of rows that cannot be compressed, whose compact slots are as long as rows."""
     noise = torch.randint(-(2**62), 2**62, (90, 4), generator=torch.Generator().manual_seed(0))
@@ -438,7 +443,8 @@ def test_the_layout_is_the_one_that_was_asked_for(layout: str, tmp_path: Path) -
             assert same.layout == layout and f", {layout}, " in repr(same)
         store.save(tmp_path / f"{layout}.ibp")
         with CompressedFeatureStore.load(tmp_path / f"{layout}.ibp") as loaded:  # a file has the slots' length alone
-            assert loaded.layout == ("compact" if store.slot_bytes < store.codec.row_bytes else "inplace")
+            of_slots = "compact" if store.slot_bytes < store.codec.row_bytes else "inplace"
+            assert loaded.layout == ("packed" if layout == "packed" else of_slots)
 
 
 def test_what_is_built_is_logged(caplog: pytest.LogCaptureFixture) -> None:

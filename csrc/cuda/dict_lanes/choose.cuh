@@ -57,12 +57,12 @@ std::optional<GatherKernel> KernelOfForm(const DictLayout& layout, int32_t lead_
 
 // What of a request decides whether the fast kernels take its rows, and which.
 struct RowsToGather {
-  bool aligned;  // slots start at sectors and are multiples of 4 bytes
+  bool aligned;  // slots start at sectors, and all rows at multiples of 4 bytes
   int32_t slot_bytes, lead_bytes;
   int out_alignment;
 
   RowsToGather(const GatherRequest& request, int out_alignment_)
-      : aligned(request.slot_bytes % 4 == 0),
+      : aligned((request.packing.is_packed() ? request.packing.unit_bytes : request.slot_bytes) % 4 == 0),
         slot_bytes(request.slot_bytes),
         lead_bytes(request.lead_bytes),
         out_alignment(out_alignment_) {

@@ -152,7 +152,10 @@ struct TileRows {
 
   __device__ __forceinline__ TileRows(const LaneView<Lanes>& view, int tile) {
 #pragma unroll
-    for (int r = 0; r < Lanes::kRows; ++r) rows[r] = view.entries[tile + r * Lanes::kGroups + view.group];
+    for (int r = 0; r < Lanes::kRows; ++r) {
+      rows[r] = view.entries[tile + r * Lanes::kGroups + view.group];
+      rows[r].end -= rows[r].skew;  // of what was fetched of the payload
+    }
     if constexpr (Lanes::kZeroCode && Lanes::kLongRows) {
       row_lows[0] = view.CountCodes(
           rows[0].skew, [&](uint32_t nibbles) { return view.codes.template NotZeros<Lanes::kQuads>(nibbles); });
@@ -347,7 +350,7 @@ __device__ __forceinline__ void FlagLongRows(const LaneView<Lanes>& view, const 
     const int32_t planes = Lanes::kZeroCode ? view.EscapeByteAfter(tile.row_lows[r]) : view.fixed_escape_byte;
     const int32_t needed = planes + view.layout.EscapeBytes(tile.escapes_before[r]) + tile.plain_before[r];
     const int i = first_row + r * Lanes::kGroups + view.group;
-    if (needed > view.payload_limit && i < num_payloads) {
+    if (needed > tile.rows[r].end && i < num_payloads) {
       any_long = true;
       if (view.group_lane == 0) view.entries[i].lane |= kLongFlag;
     }

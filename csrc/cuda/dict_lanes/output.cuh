@@ -78,9 +78,9 @@ struct RowsOutput {
 
   // Called by whole warps. Of these, StorePayload decodes a payload of any length where it lies; it returns false for a
   // damaged one, and leaves the row unspecified.
-  __device__ __forceinline__ bool StorePayload(const DeviceDictCodec& codec, uint8_t* row,
-                                               const uint8_t* source) const {
-    return DecodeInPlace<typename Lanes::Word>(codec, request, source, row);
+  __device__ __forceinline__ bool StorePayload(const DeviceDictCodec& codec, uint8_t* row, const uint8_t* source,
+                                               int32_t payload_limit) const {
+    return DecodeInPlace<typename Lanes::Word>(codec, request, source, payload_limit, row);
   }
   // Those of `count` entries of a list that have a base, which is where the row lies. Short rows several at a time, and
   // several loads of each row: they are on their way together.

@@ -43,14 +43,14 @@ __device__ __forceinline__ Batch ListRows(const GatherRequest& request, int32_t 
   if (mine.kind == RowKind::kPayload) {
     entry.skew = static_cast<uint8_t>(reinterpret_cast<uintptr_t>(mine.source) % Lanes::kBaseAlign);
     entry.base = mine.source - entry.skew;
-    entry.end = static_cast<uint16_t>(entry.skew + request.lead_bytes);
+    entry.end = static_cast<uint16_t>(entry.skew + min(request.lead_bytes, mine.payload_limit));
     entries[payloads_before] = entry;
     if (!mine.hit) counts.store_bytes += RoundUp(entry.end, kLoadBytes);
   } else {
     if (mine.kind == RowKind::kRaw) entry.base = mine.source;
     entries[batch.num_payloads + lane - payloads_before] = entry;
     if (mine.kind == RowKind::kRaw && !mine.hit) {
-      counts.store_bytes += row_bytes + (request.slot_bytes < row_bytes ? kOverflowIndexBytes : 0);
+      counts.store_bytes += RawRowBytes(request, row_bytes);
     }
   }
   counts.hits += mine.kind != RowKind::kNothing && mine.hit;
@@ -84,12 +84,12 @@ __device__ __forceinline__ void StoreOtherRows(const DeviceDictCodec& codec, con
     bool whole = false;
     if (ref.kind == RowKind::kPayload) {
       if constexpr (!Lanes::kZeroCode) {  // with a zero code the whole slot was fetched
-        whole = output.StorePayload(codec, row, ref.source);
+        whole = output.StorePayload(codec, row, ref.source, ref.payload_limit);
         __syncwarp();  // what it wrote of a damaged row is written over
       }
       if (lane == of_lane) {
         if (!whole) ReportError(request, kDamagedRow, batch.position);
-        if (!Lanes::kZeroCode && !ref.hit) counts.store_bytes += PayloadLimit(request, codec.layout.row_bytes);
+        if (!Lanes::kZeroCode && !ref.hit) counts.store_bytes += ref.payload_limit;
       }
     }
     if (!whole) output.StoreZeros(row, lane);

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...codec.compressed_rows import CompressedRows
+from ...codec.packing import as_lengths
 from .. import build
 from ..build import Job, Plan
 from ..row_readers import ArrayReader, RowReader
@@ -128,22 +129,32 @@ def _compress_to(
 
         with ThreadPoolExecutor(1) as pool:
             pending: Future[None] | None = None
-            for first, chunk, overflow_index, overflow_end in build.with_overflow(
-                job, plan, reader, lengths, bar, rows_done, overflow_done
-            ):
-                part = CompressedRows.empty(
-                    len(chunk), job.codec.row_bytes, plan.slot_bytes, overflow_end - overflow_done
-                )
-                build.encode(job, first, chunk, overflow_index, part, overflow_done)
+            data_done = writer.sections["slots"].position
+            for chunk in build.placed_chunks(job, plan, reader, lengths, bar, rows_done, overflow_done):
+                part = _room_for(job, plan, chunk, overflow_done, data_done)
+                build.encode(job, chunk, part, overflow_done, data_done)
                 if pending is not None:
                     pending.result()
-                pending = pool.submit(write, first + len(chunk), part, overflow_end)
-                overflow_done = overflow_end
+                pending = pool.submit(write, chunk.first + len(chunk.rows), part, chunk.overflow_end)
+                overflow_done, data_done = chunk.overflow_end, data_done + part.data_bytes
             if pending is not None:
                 pending.result()
         writer.finish()
     finally:
         os.close(fd)
+
+
+def _room_for(job: Job, plan: Plan, chunk: build.PlacedChunk, overflow_done: int, data_done: int) -> CompressedRows:
+    """For the rows of a chunk. overflow_done, data_done: overflow rows, and bytes of slots, of those before it."""
+    row_bytes = job.codec.row_bytes
+    if plan.packing is None:
+        return CompressedRows.empty(len(chunk.rows), row_bytes, plan.slot_bytes, chunk.overflow_end - overflow_done)
+    lengths = as_lengths(chunk.payload_bytes)
+    part = CompressedRows.packed(lengths, row_bytes, plan.slot_bytes, plan.packing, first_start=data_done)
+    end, is_last = data_done + part.data_bytes, chunk.first + len(chunk.rows) == job.num_rows
+    if end > plan.data_bytes or (is_last and end < plan.data_bytes):
+        raise LostWorkError("want the features as they were when their rows were measured, got others")
+    return part
 
 
 def _go_on(writer: StoreWriter, journal: Journal) -> tuple[int, int]:
@@ -165,6 +176,8 @@ def _header(job: Job, plan: Plan) -> StoreHeader:
         num_overflow=plan.num_overflow,
         slot_bytes=plan.slot_bytes,
         lead_bytes=plan.lead_bytes,
+        packing=plan.packing,
+        data_bytes=plan.data_bytes,
         ordered=job.slot_of is not None,
         precision=job.precision,
     )

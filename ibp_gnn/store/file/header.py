@@ -9,8 +9,8 @@ A store file holds what a CompressedFeatureStore holds. All integers are little 
     sections   one after the other, each filled up with zeros to a multiple of 4096, so that each can be memory-mapped:
       tables    the codec's tables, one after the other, in the order of the description
       slot_of   int32 [num_rows], the slot of each node id; a permutation; of length 0 if node i is in slot i
-      bitmask   as in csrc/core/format.h
-      slots     as there, with its slack
+      bitmask   as in csrc/core/format.h; of packed rows, their directory as in csrc/core/packed_rows.h
+      slots     as there, with its slack; packed rows take data_bytes and their slack
       overflow  as there, with its slack
     checksums  uint32 [blocks], the CRC-32 (as in zlib) of each block of each section in turn, the zeros after a section
                included. A block is block_bytes long, the last of a section may be shorter.
@@ -21,6 +21,7 @@ With that, every bit of the file is under a checksum. The description is an obje
     sizes; num_rows, num_overflow, slot_bytes; lead_bytes: how much of a slot a GPU fetches first; block_bytes;
     codec: {kind, parameters: {name: value}, tables: [{name, dtype, shape}]}, the parts of its form (codec/registry.py);
     sections: [{name, offset, bytes}] in the order above; offset: from the start of the first; bytes: without the zeros
+    packed: of packed rows alone: {unit_bytes, least_bytes, data_bytes}
     precision: only of LOSSY stores: {name, scale_exponents}, what values were rounded to (store/precision.py)
 
 A file may come from anyone. No length or offset of it is used before it has been compared with the one that follows
@@ -35,7 +36,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,9 @@ import torch
 
 from ... import _native
 from ...codec.codec import Codec
+from ...codec.compressed_rows import bitmask_bytes
 from ...codec.forms import short
+from ...codec.packing import Packing
 from ...codec.registry import FORMS
 from ...codec.values import dtype_from_name
 from ..precision import Precision
@@ -100,6 +103,8 @@ class StoreHeader:
     codec_parameters: dict[str, Any]
     tables: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, dtype, shape
     precision: Precision | None = None
+    packing: Packing | None = None
+    packed_bytes: int = 0  # of packed rows, without slack
     block_bytes: int = BLOCK_BYTES
     data_offset: int = 0  # where in the file the first section starts
 
@@ -110,6 +115,7 @@ class StoreHeader:
     def members(self) -> dict[str, Any]:
         """The description."""
         tables = [{"name": name, "dtype": dtype, "shape": list(shape)} for name, dtype, shape in self.tables]
+        packed = {} if self.packing is None else {**self.packing._asdict(), "data_bytes": self.packed_bytes}
         members = {
             "byte_order": "little",
             "row_format": _native.cpu.FORMAT_VERSION,
@@ -125,6 +131,7 @@ class StoreHeader:
                 {"name": section.name, "offset": section.offset - self.data_offset, "bytes": section.nbytes}
                 for section in self.sections.values()
             ],
+            **({"packed": packed} if packed else {}),
         }
         if self.precision is not None:
             exponents = list(self.precision.scale_exponents)
@@ -141,11 +148,12 @@ class StoreHeader:
 
     def _sections_from(self, offset: int) -> Iterator[Section]:
         slack = _native.cpu.SLACK_BYTES
+        slots = self.num_rows * self.slot_bytes if self.packing is None else self.packed_bytes + self.slot_bytes
         lengths = {
             "tables": self.table_bytes,
             "slot_of": 4 * self.num_rows if self.ordered else 0,
-            "bitmask": (self.num_rows + 31) // 32 * 4,
-            "slots": self.num_rows * self.slot_bytes + slack,
+            "bitmask": bitmask_bytes(self.num_rows, self.packing),
+            "slots": slots + slack,
             "overflow": self.num_overflow * self.row_bytes + slack,
         }
         first_block = 0
@@ -194,8 +202,10 @@ def describe(
     lead_bytes: int,
     ordered: bool,
     precision: Precision | None = None,
+    packing: Packing | None = None,
+    data_bytes: int = 0,
 ) -> StoreHeader:
-    """The header of a store with this codec."""
+    """The header of a store with this codec. data_bytes: of packed rows."""
     tables = tuple((name, table.dtype.name, table.shape) for name, table in codec.form.tables().items())
     header = StoreHeader(
         codec.dtype,
@@ -209,6 +219,8 @@ def describe(
         codec.form.parameters(),
         tables,
         precision,
+        packing,
+        data_bytes if packing is not None else 0,
     )
     _check(header)
     length = len(_text(header))
@@ -301,6 +313,11 @@ def _from_members(members: Any) -> StoreHeader:
         "codec": dict,
         "sections": list,
     }
+    packing, packed_bytes = None, 0
+    if isinstance(members, dict) and "packed" in members:
+        packed = members.pop("packed")
+        _check_members("packed", packed, {"unit_bytes": int, "least_bytes": int, "data_bytes": int})
+        packing, packed_bytes = Packing(packed["unit_bytes"], packed["least_bytes"]), packed["data_bytes"]
     if isinstance(members, dict) and "precision" in members:
         wanted["precision"] = dict
     _check_members("description", members, wanted)
@@ -346,6 +363,8 @@ def _from_members(members: Any) -> StoreHeader:
         codec["parameters"],
         tuple(tables),
         _precision(members, dtype),
+        packing,
+        packed_bytes,
         members["block_bytes"],
     )
 
@@ -375,7 +394,9 @@ def _check(header: StoreHeader) -> None:
 
     within("row_bytes", header.row_bytes, 1, most_bytes)
     within("num_rows", header.num_rows, 0, (2**31 - 1) if header.ordered else _MAX_ROWS)
-    compact = header.slot_bytes < header.row_bytes
+    if header.packing is not None:
+        _check_packed(header.packing, header, within)
+    compact = header.slot_bytes < header.row_bytes and header.packing is None
     within("slot_bytes", header.slot_bytes, _native.cpu.OVERFLOW_INDEX_BYTES if compact else 1, most_bytes)
     within("lead_bytes", header.lead_bytes, 0, header.slot_bytes)
     within("num_overflow", header.num_overflow, 0, min(header.num_rows, 2**32 - 1) if compact else 0)
@@ -384,6 +405,20 @@ def _check(header: StoreHeader) -> None:
         raise FormatError(f"block_bytes: want a multiple of {_PAGE}, got {header.block_bytes}")
     most_table_bytes = max(form.most_table_bytes_per_row_byte for form in FORMS.values()) * header.row_bytes
     within("table bytes", header.table_bytes, 0, most_table_bytes)
+
+
+def _check_packed(packing: Packing, header: StoreHeader, within: Callable[[str, int, int, int], None]) -> None:
+    within("slot_bytes", header.slot_bytes, 1, header.row_bytes)
+    within("unit_bytes", packing.unit_bytes, 1, header.row_bytes)
+    within("least_bytes", packing.least_bytes, 0, header.slot_bytes)
+    if packing.unit_bytes & (packing.unit_bytes - 1):
+        raise FormatError(f"unit_bytes: want a power of two, got {packing.unit_bytes}")
+    if packing.least_bytes % packing.unit_bytes:
+        raise FormatError(f"least_bytes: want a multiple of {packing.unit_bytes}, got {packing.least_bytes}")
+    most_rows = 1 << _native.cpu.PACKED_START_BITS
+    within("num_rows", header.num_rows, 0, most_rows)
+    most_bytes = header.num_rows * (header.row_bytes + packing.unit_bytes)
+    within("data_bytes", header.packed_bytes, header.num_rows * packing.least_bytes, min(most_bytes, 2 * most_rows))
 
 
 def _check_members(what: str, members: Any, wanted: dict[str, type]) -> None:

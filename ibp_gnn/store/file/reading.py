@@ -108,7 +108,7 @@ class StoreFile:
     def rows_from(self, buffers: dict[str, torch.Tensor]) -> CompressedRows:
         """buffers: uint8 [nbytes of the section] for each of "bitmask", "slots" and "overflow"."""
         header = self.header
-        return CompressedRows(header.num_rows, header.row_bytes, header.slot_bytes, **buffers)
+        return CompressedRows(header.num_rows, header.row_bytes, header.slot_bytes, **buffers, packing=header.packing)
 
     def section(self, name: str) -> Section:
         return self.header.sections[name]
@@ -161,6 +161,9 @@ class StoreFile:
         self._check_range("bitmask", range(self.section("bitmask").num_blocks))
         slots = slots.to(torch.int64)
         slot_bytes, row_bytes = self.header.slot_bytes, self.header.row_bytes
+        if rows.packing is not None:
+            starts, _ = rows.packed_places(slots)
+            return self._check_touched("slots", starts, row_bytes + rows.packing.unit_bytes)  # at most
         self._check_touched("slots", slots * slot_bytes, slot_bytes)
         raw = slots[rows.overflows(slots)]
         self._check_touched("overflow", rows.overflow_indices(raw) * row_bytes, row_bytes)
@@ -169,6 +172,7 @@ class StoreFile:
         """starts: int64 [n], where in the section `length` bytes are read."""
         section = self.section(name)
         first, last = starts // section.block_bytes, (starts + (length - 1)) // section.block_bytes
+        last.clamp_(max=section.num_blocks - 1)
         most_further = (length - 1) // section.block_bytes + 1
         blocks = [torch.minimum(first + step, last) for step in range(most_further + 1)]
         self._check_range(name, torch.unique(torch.cat(blocks)).tolist())

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from ... import _native
 from ...codec.codec import Codec
 from ...codec.compressed_rows import CompressedRows
 from ...concurrency.read_write_lock import ReadWriteLock
@@ -122,9 +123,10 @@ class StoreWriter:
             self.sections[name].write(data.view(-1).view(torch.uint8).numpy().data)
 
     def write_rows(self, part: CompressedRows) -> None:
-        """part: the next rows; their number is a multiple of 32, but for the last ones."""
+        """part: the next rows; their number is a multiple of 32 (of packed rows: those of a record), but for the last
+        ones."""
         self.write("bitmask", part.bitmask)
-        self.write("slots", part.slots[: part.num_rows * part.slot_bytes])
+        self.write("slots", part.slots[: part.data_bytes])
         self.write("overflow", part.overflow[: part.num_overflow * part.row_bytes])
 
     def finish(self) -> None:
@@ -169,6 +171,7 @@ class _Snapshot:
             self.precision = store.precision
             self.num_rows, self.slot_bytes = rows.num_rows, rows.slot_bytes
             self.num_overflow = rows.count_overflows()
+            self.packing, self.data_bytes = rows.packing, rows.data_bytes
             self._copied = rows.select(torch.arange(rows.num_rows, device="cpu")) if copy else None
 
     def parts(self) -> Iterator[CompressedRows]:
@@ -176,15 +179,16 @@ class _Snapshot:
         if self._copied is not None:
             yield self._copied
             return
-        step = max(32, _PART_BYTES // (self.slot_bytes + self.codec.row_bytes) // 32 * 32)
-        num_overflow = 0
+        whole = 32 if self.packing is None else _native.cpu.ROWS_PER_RECORD
+        step = max(whole, _PART_BYTES // (self.slot_bytes + self.codec.row_bytes) // whole * whole)
+        num_overflow = data_bytes = 0
         for first in range(0, self.num_rows, step):
             ids = torch.arange(first, min(first + step, self.num_rows), device="cpu")
             with self._store.lock:
                 if self._store.version != self._version:
                     raise _ChangedError
-                part = self._store.rows.select(ids, first_overflow=num_overflow)
-            num_overflow += part.num_overflow
+                part = self._store.rows.select(ids, first_overflow=num_overflow, first_start=data_bytes)
+            num_overflow, data_bytes = num_overflow + part.num_overflow, data_bytes + part.data_bytes
             yield part
 
 
@@ -195,6 +199,8 @@ def _write_file(path: Path, rows: _Snapshot) -> None:
         num_overflow=rows.num_overflow,
         slot_bytes=rows.slot_bytes,
         lead_bytes=rows.lead_bytes,
+        packing=rows.packing,
+        data_bytes=rows.data_bytes,
         ordered=rows.slot_of is not None,
         precision=rows.precision,
     )

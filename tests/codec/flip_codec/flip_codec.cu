@@ -18,10 +18,10 @@ struct FlipDecoder {
   static constexpr int kLoads = 1;
   static constexpr int32_t kHeadBytes = 0;
 
-  __device__ static int32_t Decode(const Codec& codec, const GatherRequest& request, int32_t, const uint8_t* source,
-                                   const FirstBytes&, uint8_t* out, int lane) {
+  __device__ static int32_t Decode(const Codec& codec, const GatherRequest&, int32_t, const uint8_t* source,
+                                   const FirstBytes& first, uint8_t* out, int lane) {
     const int32_t last = codec.layout.row_bytes - 1;
-    if (last > PayloadLimit(request, codec.layout.row_bytes)) return -1;
+    if (last > first.payload_limit) return -1;
     for (int32_t i = lane; i < last; i += kWarpSize) out[i] = source[i] ^ codec.constant_dev[i];
     if (lane == 0) out[last] = codec.constant_dev[last];
     return 0;

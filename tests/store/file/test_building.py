@@ -34,13 +34,13 @@ def build_to(path: Path, features: Any, **options: Any) -> str:
 
 
 def before_the_second_pass(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    second_pass = build_module.with_overflow
+    second_pass = build_module.placed_chunks
 
     def hooked(*arguments: Any, **options: Any) -> Any:
         act()
         return second_pass(*arguments, **options)
 
-    monkeypatch.setattr(build_module, "with_overflow", hooked)
+    monkeypatch.setattr(build_module, "placed_chunks", hooked)
 
 
 @pytest.mark.parametrize("to_file", [False, True], ids=["memory", "file"])

@@ -96,7 +96,8 @@ def at(members: Any, path: tuple[Any, ...]) -> Any:
 def is_legal(path: tuple[Any, ...], value: Any) -> bool:
     """Whether a store could say this, too, if its rows were others."""
     if path[:2] != ("codec", "parameters"):
-        return path == ("lead_bytes",) and type(value) is int
+        lengths = ("lead_bytes",), ("packed", "unit_bytes"), ("packed", "least_bytes")
+        return path in lengths and type(value) is int
     if path[2] in ("sign_low", "zero_code"):
         return type(value) is bool
     if path[2] == "threshold":
@@ -104,11 +105,14 @@ def is_legal(path: tuple[Any, ...], value: Any) -> bool:
     return path[2] in ("trim_bits", "word_bits", "words_per_chunk") and type(value) is int
 
 
-@pytest.mark.parametrize(("codec", "below"), [("dict", ()), ("ibp", ("codec", "parameters"))])
-def test_any_value_of_any_member(codec: str, below: tuple[Any, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("codec", "layout", "below"),
+    [("dict", "compact", ()), ("ibp", "compact", ("codec", "parameters")), ("dict", "packed", ("packed",))],
+)
+def test_any_value_of_any_member(codec: str, layout: Any, below: tuple[Any, ...], tmp_path: Path) -> None:
     rows = special_rows(torch.float32, 33, "outliers", 100, seed=3)
     rows[::9] = special_rows(torch.float32, 33, "random_bits", 12, seed=4)
-    store = CompressedFeatureStore.build(rows, codec, order=torch.arange(99, -1, -1), progress=False)
+    store = CompressedFeatureStore.build(rows, codec, layout=layout, order=torch.arange(99, -1, -1), progress=False)
     store.save(tmp_path / "s.ibp")
     context = multiprocessing.get_context("spawn")
     answers = context.SimpleQueue()

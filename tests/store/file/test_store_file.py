@@ -34,7 +34,7 @@ def assert_same_store(got: CompressedFeatureStore, wanted: CompressedFeatureStor
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["by_id", "ordered"])
-@pytest.mark.parametrize("layout", ["compact", "inplace"])
+@pytest.mark.parametrize("layout", ["compact", "inplace", "packed"])
 @pytest.mark.parametrize("codec", ["ibp", "dict"])
 @pytest.mark.parametrize("dtype", SUPPORTED_DTYPES, ids=str)
 def test_a_store_comes_back(dtype: torch.dtype, codec: str, layout: str, ordered: bool, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_bad_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sort_bytes", [0, 1 << 40], ids=["sorted_on_disk", "picked"])
 @pytest.mark.parametrize("ordered", [False, True], ids=["by_id", "ordered"])
-@pytest.mark.parametrize("layout", ["compact", "inplace"])
+@pytest.mark.parametrize("layout", ["compact", "inplace", "packed"])
 def test_the_file_builder_makes_the_bytes_of_save(
     layout: str, ordered: bool, sort_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
