@@ -16,7 +16,7 @@ from .pool import MODES, NO_PADDING, TYPES, Bags
 # asks for many of them again and again: many ids, and next to no rows cached, for a cache has those that are asked for
 # often. Else that costs more than it saves (scripts/bench_dlrm.py).
 STAGE_MIN_IDS = 4096
-STAGE_BELOW_CACHED = 0.02  # of all rows
+STAGE_BELOW_CACHED = 0.05  # of all rows
 # Of so many ids or more, the rows of one part of the bags are brought while those of the part before are pooled.
 STAGE_PART_IDS = 1 << 17
 _STAGE_MOST_BYTES = 1 << 30

@@ -71,6 +71,7 @@ def of(case, num_bags) -> Bags:
 def staging(request, monkeypatch):
     """How rows that are not cached get to the GPU."""
     monkeypatch.setattr(pool_gpu, "STAGE_MIN_IDS", 1 << 40 if request.param == "direct" else 1)
+    monkeypatch.setattr(pool_gpu, "STAGE_BELOW_CACHED", 2.0)
     monkeypatch.setattr(pool_gpu, "STAGE_PART_IDS", 1 if request.param == "in_parts" else 1 << 40)
     return request.param
 

@@ -103,7 +103,7 @@ def test_caches_under_one_limit(device, small, monkeypatch):
     if device == "cpu":
         pytest.skip("caches are on GPUs")
     monkeypatch.setattr(pool_gpu, "STAGE_MIN_IDS", 1)
-    monkeypatch.setattr(pool_gpu, "STAGE_BELOW_CACHED", 1.0 if small else 0.02)
+    monkeypatch.setattr(pool_gpu, "STAGE_BELOW_CACHED", 1.0 if small else 0.0)
     rows = tables()
     hotness = {name: torch.rand(len(of)) * (10 if name == "item" else 1) for name, of in rows.items()}
     collection = make(rows, capacity="150 rows" if small else 0.5, hotness=hotness)
