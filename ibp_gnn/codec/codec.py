@@ -279,7 +279,7 @@ class Codec:
         of_rows = range(compressed.num_rows) if ids is None else as_ids(ids).to(compressed.device)
         out = prepare_out(out, (len(of_rows), *self.row_shape), self.dtype, compressed.device)
         if compressed.device.type == "cpu":
-            on_cpu = torch.arange(len(of_rows)) if isinstance(of_rows, range) else of_rows
+            on_cpu = torch.arange(len(of_rows), device="cpu") if isinstance(of_rows, range) else of_rows
             dispatch.decode_on_cpu(self.form, compressed, on_cpu, to_bytes(out))
             return out
         gather = GpuGather(

@@ -33,9 +33,9 @@ def name_source(source: RowSource) -> str:
 
 def gather_by_name(ids: torch.Tensor | np.ndarray, source: str, device: torch.device | str | None) -> torch.Tensor:
     """As `gather` of the source with this name. Called where torch.compile traces."""
-    gathered: torch.Tensor = torch.ops.ibp_gnn.gather(
-        torch.as_tensor(ids), source, None if device is None else torch.device(device)
-    )
+    wanted = ids if isinstance(ids, torch.Tensor) else torch.as_tensor(ids, device="cpu")
+    target = None if device is None else torch.device(device)
+    gathered: torch.Tensor = torch.ops.ibp_gnn.gather(wanted, source, target)
     return gathered
 
 

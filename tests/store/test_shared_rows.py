@@ -161,6 +161,7 @@ def test_no_room(refuses: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     store = build(fitting())
     held = store.rows
+    gc.collect()  # what earlier tests left open
     open_before = descriptors()
     patch = full()
     for _ in range(2):

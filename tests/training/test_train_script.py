@@ -94,7 +94,8 @@ def check_record(record: dict[str, Any], summary: dict[str, Any], loop: str) -> 
     assert record["device"] == "cpu" and record["aggregation"] == ("pyg" if loop == "pyg" else "dgl")
     assert record["config"]["loop"] == summary["loop"] == loop
     assert record["config"]["model"]["hidden"] == 16
-    assert record["config"]["store"] == {"path": None, "codec": "auto", "layout": "compact", "pin": "auto"}
+    store = {"path": None, "codec": "auto", "layout": "compact", "precision": None, "pin": "auto"}
+    assert record["config"]["store"] == store
     assert {"ibp_gnn", "torch", "dgl", "numpy", "python"} <= record["versions"].keys()
     assert record["hardware"]["cores"] >= 1 and record["hardware"]["cpu"]
     assert "commit" in record
