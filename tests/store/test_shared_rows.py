@@ -168,7 +168,8 @@ def test_no_room(refuses: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(OSError, match=r"want \d+ bytes of memory, got \d+ free"):
             sent(store)
     patch.__exit__(None, None, None)
-    assert store.rows is held and store._shared is None and descriptors() == open_before
+    assert store.rows is held and store._shared is None
+    assert descriptors() == open_before
     store.update(ALL[:5], raw(5))
     follower = sent(store)
     patch = full()
