@@ -1,12 +1,28 @@
-"""Why a public name cannot be had, for `from ibp_gnn import NAME` too."""
+"""Public names of packages: imported on first use; and why one cannot be had, for `from ibp_gnn import NAME` too."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
+
+
+def import_on_use(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """modules: of each public name, the module of the package that has it, with a dot first. Returns the package's
+    `__getattr__`, which keeps in the package what it has imported."""
+
+    def import_name(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(modules[name], package), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return import_name
 
 
 class MissingNames(importlib.abc.MetaPathFinder):

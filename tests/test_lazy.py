@@ -1,12 +1,22 @@
-"""`from PACKAGE import NAME` says why a name is missing."""
+"""Names of a package are imported on first use, and `from PACKAGE import NAME` says why one is missing."""
 
 from __future__ import annotations
 
+import json.decoder
 import sys
 
 import pytest
 
-from ibp_gnn._lazy import MissingNames
+from ibp_gnn._lazy import MissingNames, import_on_use
+
+
+def test_a_name_is_imported_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(json, "JSONDecodeError", raising=False)
+    get = import_on_use("json", {"JSONDecodeError": ".decoder"})
+    assert get("JSONDecodeError") is json.decoder.JSONDecodeError
+    assert vars(json)["JSONDecodeError"] is json.decoder.JSONDecodeError
+    with pytest.raises(AttributeError, match="module 'json' has no attribute 'other'"):
+        get("other")
 
 
 def test_it_raises_the_reason_for_public_names_of_its_package() -> None:

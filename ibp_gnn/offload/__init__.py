@@ -11,8 +11,9 @@ Public names are listed here, and imported on first use: some need transformers 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .._lazy import import_on_use
 
 if TYPE_CHECKING:
     from .compressed_checkpoint import load_checkpoint, save_checkpoint
@@ -45,9 +46,4 @@ __all__ = [
     "save_checkpoint",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_NAMES[name], __name__), name)
-    return value
+__getattr__ = import_on_use(__name__, _NAMES)
