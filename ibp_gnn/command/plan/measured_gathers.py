@@ -38,8 +38,9 @@ def measure_gathers(rows: torch.Tensor, device: torch.device, seed: int = 0) -> 
     Raises RuntimeError if gathers give other bits than the rows have; PinError where a GPU cannot read them in place.
     """
     row_bytes = to_bytes(rows[:1]).shape[1]
-    # In memory of its own: a file that is mapped to be read cannot be page-locked.
-    rows = rows[: max(1, _MOST_BYTES // row_bytes)].clone(memory_format=torch.contiguous_format)
+    rows = rows[: max(1, _MOST_BYTES // row_bytes)].contiguous()
+    if device.type == "cuda":
+        rows = rows.clone()  # in memory of its own: a file that is mapped to be read cannot be page-locked
     ids = torch.randint(len(rows), (_IDS,), generator=torch.Generator().manual_seed(seed), device="cpu")
     on_device = ids.to(device)
     out = torch.empty((len(ids), *rows.shape[1:]), dtype=rows.dtype, device=device)
